@@ -1,0 +1,310 @@
+//! The headers an endpoint's owner adds to what we send there.
+//!
+//! Invariant: holding [`CustomHeaders`] proves that none of them can replace a header of ours,
+//! change how the request is framed, or end a line. Values may be credentials: they are neither
+//! printed nor named in an error.
+
+use std::fmt;
+
+use http::header::{HeaderName, HeaderValue};
+
+/// Headers one endpoint may have.
+pub const HEADERS_MAX: usize = 64;
+/// Longer than any name in use.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Room for a large bearer token.
+pub const VALUE_BYTES_MAX: usize = 4 * 1024;
+/// All names and values together. With ours, half of what common servers take as a request's head.
+pub const TOTAL_BYTES_MAX: usize = 8 * 1024;
+
+/// Names that frame the request, belong to one connection, describe the body or trace the attempt.
+const RESERVED: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "traceparent",
+    "tracestate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+/// Ours, also those that are still to come.
+const RESERVED_PREFIXES: &[&str] = &["webhook-", "posthaste-"];
+
+/// An endpoint's own headers, checked once.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct CustomHeaders(Vec<(HeaderName, HeaderValue)>);
+
+/// Why an endpoint cannot have these headers. Never says what a value was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// More of them than [`HEADERS_MAX`].
+    #[error("an endpoint has at most {} headers; leave some out", HEADERS_MAX)]
+    TooMany,
+    /// Together above [`TOTAL_BYTES_MAX`].
+    #[error(
+        "the headers have more than {} bytes together; leave some out or shorten them",
+        TOTAL_BYTES_MAX
+    )]
+    TooLarge,
+    /// Not a name HTTP takes.
+    #[error(
+        "{name:?} is not a header name; use 1 to {} letters, digits and hyphens",
+        NAME_BYTES_MAX
+    )]
+    Name {
+        /// Its beginning.
+        name: String,
+    },
+    /// A name we set ourselves, or that decides how a request is read.
+    #[error("header {name} is set by the sender; choose another name")]
+    Reserved {
+        /// Which.
+        name: String,
+    },
+    /// The name stands there already, whatever the case of its letters.
+    #[error("header {name} is given twice; give it once")]
+    Twice {
+        /// Which.
+        name: String,
+    },
+    /// A line end, another control character or something outside ASCII.
+    #[error("header {name}: the value holds a character that is not printable ASCII; encode it")]
+    Value {
+        /// Whose value.
+        name: String,
+    },
+    /// Above [`VALUE_BYTES_MAX`].
+    #[error(
+        "header {name}: the value has {bytes} bytes, more than {}; shorten it",
+        VALUE_BYTES_MAX
+    )]
+    ValueTooLong {
+        /// Whose value.
+        name: String,
+        /// How long it is.
+        bytes: usize,
+    },
+}
+
+impl CustomHeaders {
+    /// Takes names and values as the API got them. White space around a value is not part of it.
+    pub fn parse<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BadHeader> {
+        let mut headers = Self::default();
+        let mut total_bytes = 0;
+        for (name, value) in fields {
+            if headers.0.len() == HEADERS_MAX {
+                return Err(BadHeader::TooMany);
+            }
+            let name = parse_name(name)?;
+            if headers.0.iter().any(|(other, _)| *other == name) {
+                return Err(BadHeader::Twice { name: name.to_string() });
+            }
+            let value = parse_value(&name, value)?;
+            total_bytes += name.as_str().len() + value.len();
+            if total_bytes > TOTAL_BYTES_MAX {
+                return Err(BadHeader::TooLarge);
+            }
+            headers.0.push((name, value));
+        }
+        Ok(headers)
+    }
+
+    /// Names, in lower case, and values, as their owner may see them and the store keeps them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().expect("checked to be printable ASCII")))
+    }
+
+    /// Names and values as a request takes them.
+    pub(crate) fn fields(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for CustomHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+fn parse_name(text: &str) -> Result<HeaderName, BadHeader> {
+    let name = Some(text)
+        .filter(|text| text.len() <= NAME_BYTES_MAX)
+        .and_then(|text| HeaderName::from_bytes(text.as_bytes()).ok())
+        .ok_or_else(|| BadHeader::Name {
+            name: text.chars().take(NAME_BYTES_MAX).collect(),
+        })?;
+    let is_reserved =
+        RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix));
+    if is_reserved {
+        Err(BadHeader::Reserved { name: name.to_string() })
+    } else {
+        Ok(name)
+    }
+}
+
+fn parse_value(name: &HeaderName, text: &str) -> Result<HeaderValue, BadHeader> {
+    let text = text.trim_matches([' ', '\t']);
+    if text.len() > VALUE_BYTES_MAX {
+        return Err(BadHeader::ValueTooLong {
+            name: name.to_string(),
+            bytes: text.len(),
+        });
+    }
+    // Bytes above ASCII would pass as "opaque"; receivers disagree on what they mean.
+    let mut value = HeaderValue::from_str(text)
+        .ok()
+        .filter(|_| text.is_ascii())
+        .ok_or_else(|| BadHeader::Value { name: name.to_string() })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(name: &str, value: &str, expected: Result<&str, BadHeader>) {
+        let taken = CustomHeaders::parse([(name, value)])
+            .map(|headers| headers.iter().map(|(_, value)| value.to_owned()).collect::<String>());
+        assert_eq!(taken, expected.map(str::to_owned), "{name:?}: {value:?}");
+    }
+
+    #[test]
+    fn an_ordinary_header_is_taken_as_it_is() {
+        check("x-team", "a", Ok("a"));
+        check("Authorization", "Bearer a.b:c, d", Ok("Bearer a.b:c, d"));
+        check("x_odd.name!", "", Ok(""));
+        check("x-team", " \ta\tb ", Ok("a\tb"));
+    }
+
+    #[test]
+    fn a_name_that_could_break_the_head_is_refused() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        let names = [
+            "", " ", "x-a:", ":path", "x-a: b", "x a", "x-a\r\ny", "x\n", "x\0", "x-ä", "x\t", "(x)", "\"x\"", &long,
+        ];
+        for name in names {
+            let shown = name.chars().take(NAME_BYTES_MAX).collect();
+            check(name, "a", Err(BadHeader::Name { name: shown }));
+        }
+    }
+
+    #[test]
+    fn a_value_that_could_break_the_head_is_refused() {
+        for value in [
+            "a\r\nx: y",
+            "a\n",
+            "\r",
+            "a\0b",
+            "\x1b[1m",
+            "\x7f",
+            "ä",
+            "a\u{a0}",
+            "\u{2028}",
+        ] {
+            check(
+                "x-team",
+                value,
+                Err(BadHeader::Value {
+                    name: "x-team".to_owned(),
+                }),
+            );
+        }
+    }
+
+    #[test]
+    fn names_that_are_ours_or_the_connections_are_refused_in_any_case() {
+        let ours = [
+            "webhook-id",
+            "webhook-signature",
+            "webhook-anything",
+            "posthaste-attempt",
+            "posthaste-",
+        ];
+        for name in RESERVED.iter().chain(&ours) {
+            let reserved = BadHeader::Reserved {
+                name: (*name).to_owned(),
+            };
+            check(name, "a", Err(reserved.clone()));
+            check(&name.to_uppercase(), "a", Err(reserved));
+        }
+    }
+
+    #[test]
+    fn a_name_given_twice_is_refused_whatever_its_case() {
+        let refused = CustomHeaders::parse([("x-team", "a"), ("X-Team", "b")]);
+        assert_eq!(
+            refused,
+            Err(BadHeader::Twice {
+                name: "x-team".to_owned()
+            })
+        );
+    }
+
+    #[test]
+    fn number_and_sizes_are_bounded() {
+        let names: Vec<String> = (0..10_000).map(|n| format!("x-{n}")).collect();
+        let many = |count: usize| CustomHeaders::parse(names[..count].iter().map(|name| (name.as_str(), "a")));
+        assert_eq!(many(HEADERS_MAX).map(|headers| headers.iter().count()), Ok(HEADERS_MAX));
+        assert_eq!(many(HEADERS_MAX + 1), Err(BadHeader::TooMany));
+        assert_eq!(many(10_000), Err(BadHeader::TooMany));
+
+        let longest = "v".repeat(VALUE_BYTES_MAX);
+        check("x", &longest, Ok(&longest));
+        let megabyte = "v".repeat(1_000_000);
+        check(
+            "x",
+            &megabyte,
+            Err(BadHeader::ValueTooLong {
+                name: "x".to_owned(),
+                bytes: 1_000_000,
+            }),
+        );
+        assert_eq!(
+            CustomHeaders::parse([("x", longest.as_str()), ("y", &longest)]),
+            Err(BadHeader::TooLarge)
+        );
+    }
+
+    #[test]
+    fn a_value_is_never_printed() {
+        let headers = CustomHeaders::parse([("authorization", "canary-7")]).expect("a valid header");
+        assert_eq!(format!("{headers:?}"), r#"["authorization"]"#);
+        assert!(!format!("{:?}", headers.fields()).contains("canary"));
+        for value in ["canary\n", &"canary".repeat(1_000)] {
+            let refused = CustomHeaders::parse([("authorization", value)]).expect_err("not a value");
+            assert!(!format!("{refused} {refused:?}").contains("canary"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_taken_is_one_line_that_reads_back_the_same(
+            fields in prop::collection::vec(("x-[a-z]{1,3}|[!-~]{1,3}|\\PC{0,3}", "[\t -~]{0,12}|(?s).{0,3}"), 0..4),
+        ) {
+            let given = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            if let Ok(headers) = CustomHeaders::parse(given) {
+                for (name, value) in headers.iter() {
+                    prop_assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'));
+                    prop_assert!(value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)));
+                }
+                prop_assert_eq!(CustomHeaders::parse(headers.iter()), Ok(headers.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Webhooks: a signed POST of the payload, byte for byte, and what its answer means.
+//!
+//! [`request`] runs for every attempt and does nothing twice that could be done once: headers of
+//! the endpoint's own come checked, secrets come with their key prepared, the body is shared and
+//! never copied. Invariant: the bytes signed are the bytes sent, and no header of ours can be
+//! replaced. [`judge`] only names what came back; what follows from it is
+//! `posthaste_core::delivery::settle`.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Uri};
+use posthaste_core::classify::{self, Overrides};
+use posthaste_core::{Timestamp, Verdict};
+use posthaste_crypto::Secret;
+
+use crate::custom_headers::CustomHeaders;
+use crate::retry_after;
+
+/// The message's id: the same on every attempt.
+pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+/// When this attempt was signed, in seconds.
+pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+/// One signature for each live secret.
+pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+/// The delivery's id.
+pub const DELIVERY: HeaderName = HeaderName::from_static("posthaste-delivery");
+/// Which attempt this is; the first is 1.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("posthaste-attempt");
+/// What the message is about, where its sender said so.
+pub const EVENT_TYPE: HeaderName = HeaderName::from_static("posthaste-event-type");
+/// What the message belongs to.
+pub const CORRELATION_ID: HeaderName = HeaderName::from_static("posthaste-correlation-id");
+/// The token a receiver acknowledges with, where the sender asked for a receipt.
+pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
+
+/// Ours at their most: the eight above, host, content type and user agent.
+const OWN_HEADERS_MAX: usize = 11;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("Posthaste/", env!("CARGO_PKG_VERSION")));
+
+/// One attempt, with everything its request is made of. It holds the payload: not for printing.
+#[derive(Clone)]
+pub struct Outgoing<'a> {
+    /// Where to: an absolute URL.
+    pub target: &'a Uri,
+    /// The endpoint's live secrets, newest first.
+    pub secrets: &'a [Secret],
+    /// The message's public id.
+    pub message: &'a str,
+    /// The delivery's public id.
+    pub delivery: &'a str,
+    /// Which attempt this is; the first is 1.
+    pub attempt: u16,
+    /// What the message is about.
+    pub event_type: Option<&'a str>,
+    /// What the message belongs to.
+    pub correlation_id: &'a str,
+    /// The token to acknowledge with, where a receipt is required.
+    pub receipt: Option<&'a str>,
+    /// The endpoint's own.
+    pub headers: &'a CustomHeaders,
+    /// The payload as it was accepted.
+    pub body: Bytes,
+}
+
+/// Why an attempt cannot be put into a request. Everything in it was checked when it was accepted,
+/// so each of these is a fault of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsendable {
+    /// Nothing to sign with: it would go out unsigned.
+    #[error("delivery {delivery}: the endpoint has no live secret to sign with; rotate its secret")]
+    Unsigned {
+        /// Which delivery.
+        delivery: String,
+    },
+    /// The target is not an absolute URL.
+    #[error("delivery {delivery}: the endpoint's URL names no host; give it an absolute URL")]
+    NoHost {
+        /// Which delivery.
+        delivery: String,
+    },
+    /// A value no header can carry.
+    #[error("delivery {delivery}: the value of header {header} is not printable ASCII; send the message with another")]
+    Value {
+        /// Which delivery.
+        delivery: String,
+        /// Whose value.
+        header: HeaderName,
+    },
+}
+
+/// The request of this attempt, signed at `now`, in the form HTTP/1.1 has it: path and query as
+/// the URI, the authority as `host`. The length of the body is the connection's to say.
+pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>, Unsendable> {
+    let delivery = || outgoing.delivery.to_owned();
+    if outgoing.secrets.is_empty() {
+        return Err(Unsendable::Unsigned { delivery: delivery() });
+    }
+    let host = host(outgoing.target).ok_or_else(|| Unsendable::NoHost { delivery: delivery() })?;
+    let timestamp_seconds = now.as_millis().div_euclid(1_000);
+    let signature = posthaste_crypto::sign(outgoing.secrets, outgoing.message, timestamp_seconds, &outgoing.body);
+
+    let mut headers = HeaderMap::with_capacity(OWN_HEADERS_MAX + outgoing.headers.fields().len());
+    for (name, value) in outgoing.headers.fields() {
+        headers.insert(name, value.clone());
+    }
+    // Ours come last and replace: even a name that slipped through above could not stand.
+    headers.insert(HOST, host);
+    headers.insert(CONTENT_TYPE, JSON);
+    headers.insert(USER_AGENT, AGENT);
+    headers.insert(WEBHOOK_TIMESTAMP, timestamp_seconds.into());
+    headers.insert(
+        WEBHOOK_SIGNATURE,
+        HeaderValue::try_from(signature).expect("`v1,`, base64 and spaces"),
+    );
+    headers.insert(ATTEMPT, outgoing.attempt.into());
+    let texts = [
+        (WEBHOOK_ID, Some(outgoing.message)),
+        (DELIVERY, Some(outgoing.delivery)),
+        (CORRELATION_ID, Some(outgoing.correlation_id)),
+        (EVENT_TYPE, outgoing.event_type),
+        (RECEIPT, outgoing.receipt),
+    ];
+    for (name, text) in texts {
+        let Some(text) = text else { continue };
+        let Some(mut value) = printable(text) else {
+            return Err(Unsendable::Value {
+                delivery: delivery(),
+                header: name,
+            });
+        };
+        // Whoever holds the token can acknowledge.
+        value.set_sensitive(name == RECEIPT);
+        headers.insert(name, value);
+    }
+
+    let mut request = Request::new(outgoing.body.clone());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = origin_form(outgoing.target);
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// What came back, as far as a verdict depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// The status, also one that HTTP does not know.
+    pub status: u16,
+    /// The answer's headers.
+    pub headers: &'a HeaderMap,
+}
+
+/// What an answer means at an endpoint with these overrides: they change the class, while the
+/// cause still tells what came.
+pub fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
+    let asked = || {
+        retry_after::parse(
+            answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes),
+            now,
+        )
+    };
+    Verdict {
+        class: overrides.class(answer.status),
+        cause: classify::status(answer.status),
+        status: Some(answer.status),
+        retry_after: classify::heeds_retry_after(answer.status).then(asked).flatten(),
+    }
+}
+
+/// Host and port. A user name or password in the URL stays here.
+fn host(target: &Uri) -> Option<HeaderValue> {
+    let authority = target.authority()?.as_str();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    printable(host).filter(|host| !host.is_empty())
+}
+
+fn printable(text: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(text).ok().filter(|_| text.is_ascii())
+}
+
+fn origin_form(target: &Uri) -> Uri {
+    target
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
+    use posthaste_core::{Cause, Class};
+    use posthaste_crypto::{Received, verify};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Half a second after a whole one, which the header must not show.
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_500);
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    static SECRETS: LazyLock<[Secret; 1]> = LazyLock::new(|| [Secret::parse(SECRET).expect("a valid secret")]);
+    static NO_HEADERS: LazyLock<CustomHeaders> = LazyLock::new(CustomHeaders::default);
+
+    fn outgoing(target: &Uri) -> Outgoing<'_> {
+        Outgoing {
+            target,
+            secrets: &*SECRETS,
+            message: "msg_1",
+            delivery: "dlv_2",
+            attempt: 3,
+            event_type: Some("invoice.paid"),
+            correlation_id: "order-99",
+            receipt: None,
+            headers: &NO_HEADERS,
+            body: Bytes::from_static(br#"{"paid": 1.0}"#),
+        }
+    }
+
+    fn made(outgoing: &Outgoing<'_>) -> Request<Bytes> {
+        request(outgoing, NOW).expect("nothing in it is wrong")
+    }
+
+    fn refused(outgoing: &Outgoing<'_>) -> Unsendable {
+        request(outgoing, NOW).expect_err("something in it is wrong")
+    }
+
+    fn uri(text: &'static str) -> Uri {
+        Uri::from_static(text)
+    }
+
+    /// Every header, sorted by name, one a line.
+    fn lines(request: &Request<Bytes>) -> String {
+        let text = |value: &HeaderValue| value.to_str().expect("printable").to_owned();
+        let mut lines: Vec<_> = request
+            .headers()
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", text(value)))
+            .collect();
+        lines.sort();
+        lines.join("\n")
+    }
+
+    fn check_signature(request: &Request<Bytes>) {
+        let header = |name: HeaderName| request.headers()[name].to_str().expect("printable").to_owned();
+        let [id, timestamp, signature] = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE].map(header);
+        let received = Received {
+            id: &id,
+            timestamp: &timestamp,
+            signature: &signature,
+            body: request.body(),
+        };
+        assert_eq!(verify(&*SECRETS, &received, 1_800_000_000, Duration::ZERO), Ok(()));
+    }
+
+    #[test]
+    fn a_request_is_a_post_with_the_documented_headers_and_no_other() {
+        let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
+        let target = uri("https://example.com/hook?a=b");
+        let request = made(&Outgoing {
+            headers: &custom,
+            receipt: Some("rct-7"),
+            ..outgoing(&target)
+        });
+        assert_eq!(
+            (request.method(), request.uri().to_string().as_str()),
+            (&Method::POST, "/hook?a=b")
+        );
+        let expected = format!(
+            "content-type: application/json\n\
+             host: example.com\n\
+             posthaste-attempt: 3\n\
+             posthaste-correlation-id: order-99\n\
+             posthaste-delivery: dlv_2\n\
+             posthaste-event-type: invoice.paid\n\
+             posthaste-receipt: rct-7\n\
+             user-agent: Posthaste/{}\n\
+             webhook-id: msg_1\n\
+             webhook-signature: {}\n\
+             webhook-timestamp: 1800000000\n\
+             x-team: a",
+            env!("CARGO_PKG_VERSION"),
+            posthaste_crypto::sign(&*SECRETS, "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#),
+        );
+        assert_eq!(lines(&request), expected);
+        check_signature(&request);
+    }
+
+    #[test]
+    fn what_a_message_does_not_have_is_left_out() {
+        let target = uri("https://example.com");
+        let request = made(&Outgoing {
+            event_type: None,
+            ..outgoing(&target)
+        });
+        assert!(!request.headers().contains_key(EVENT_TYPE));
+        assert!(!request.headers().contains_key(RECEIPT));
+    }
+
+    #[test]
+    fn the_body_is_shared_not_copied() {
+        let target = uri("https://example.com");
+        let body = Bytes::from(vec![b' '; 1_000]);
+        let request = made(&Outgoing {
+            body: body.clone(),
+            ..outgoing(&target)
+        });
+        assert_eq!(request.body().as_ptr(), body.as_ptr());
+    }
+
+    #[test]
+    fn the_target_becomes_a_path_and_a_host_without_credentials() {
+        let cases = [
+            ("https://example.com", "/", "example.com"),
+            ("https://example.com?a=1", "/?a=1", "example.com"),
+            (
+                "http://example.com:8080/a%20b/?c=d&e",
+                "/a%20b/?c=d&e",
+                "example.com:8080",
+            ),
+            ("http://[::1]:8080/x", "/x", "[::1]:8080"),
+            ("https://user:canary@example.com/x", "/x", "example.com"),
+        ];
+        for (target, path, host) in cases {
+            let request = made(&outgoing(&uri(target)));
+            assert_eq!(request.uri().to_string(), path);
+            assert_eq!(request.headers()[HOST], host);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_says_why() {
+        let delivery = || "dlv_2".to_owned();
+        assert_eq!(
+            refused(&outgoing(&uri("/path"))),
+            Unsendable::NoHost { delivery: delivery() }
+        );
+        let target = uri("https://example.com");
+        let unsigned = Outgoing {
+            secrets: &[],
+            ..outgoing(&target)
+        };
+        assert_eq!(refused(&unsigned), Unsendable::Unsigned { delivery: delivery() });
+        for event_type in ["a\r\nx: y", "a\0", "ä"] {
+            let unprintable = Outgoing {
+                event_type: Some(event_type),
+                ..outgoing(&target)
+            };
+            assert_eq!(
+                refused(&unprintable),
+                Unsendable::Value {
+                    delivery: delivery(),
+                    header: EVENT_TYPE
+                }
+            );
+        }
+    }
+
+    fn judged(status: u16, retry_after: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
+        let mut headers = HeaderMap::new();
+        for value in retry_after {
+            headers.append(RETRY_AFTER, HeaderValue::from_static(value));
+        }
+        let mut table = Overrides::default();
+        for (status, class) in overrides {
+            table.add(status, class).expect("a valid override");
+        }
+        judge(
+            &Answer {
+                status,
+                headers: &headers,
+            },
+            &table,
+            NOW,
+        )
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_its_status() {
+        let cases = [
+            (200, Class::Delivered, Cause::Ok),
+            (204, Class::Delivered, Cause::Ok),
+            (301, Class::Dead, Cause::RedirectNotFollowed),
+            (404, Class::Dead, Cause::NotFound),
+            (410, Class::Gone, Cause::Gone),
+            (413, Class::TooLarge, Cause::PayloadTooLarge),
+            (500, Class::Retry, Cause::InternalError),
+        ];
+        for (status, class, cause) in cases {
+            let expected = Verdict {
+                class,
+                cause,
+                status: Some(status),
+                retry_after: None,
+            };
+            assert_eq!(judged(status, &[], &[]), expected);
+        }
+    }
+
+    #[test]
+    fn a_status_that_http_does_not_have_is_a_broken_protocol_whatever_is_overridden() {
+        let everything = [("2xx", "dead"), ("3xx", "gone"), ("4xx", "gone"), ("5xx", "dead")];
+        for status in [0, 99, 100, 199, 600, 999, u16::MAX] {
+            let verdict = judged(status, &["120"], &everything);
+            assert_eq!((verdict.class, verdict.cause), (Class::Retry, Cause::ProtocolError));
+            assert_eq!(verdict.retry_after, None);
+        }
+    }
+
+    #[test]
+    fn an_override_changes_the_class_and_leaves_the_cause() {
+        let verdict = judged(404, &[], &[("4xx", "gone"), ("404", "retry")]);
+        assert_eq!((verdict.class, verdict.cause), (Class::Retry, Cause::NotFound));
+    }
+
+    #[test]
+    fn retry_after_counts_on_429_and_503_alone() {
+        for status in [200, 301, 404, 408, 413, 500, 502, 504] {
+            assert_eq!(judged(status, &["120"], &[]).retry_after, None, "status {status}");
+        }
+        for status in [429, 503] {
+            assert_eq!(
+                judged(status, &["120", "abc", "60"], &[]).retry_after,
+                Some(Duration::from_secs(120))
+            );
+            assert_eq!(judged(status, &["0"], &[]).retry_after, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn custom_headers_never_replace_ours_nor_frame_the_request(
+            fields in prop::collection::vec(
+                (
+                    "(?i)host|content-length|transfer-encoding|connection|content-type|user-agent|\
+                     webhook-(id|signature|timestamp)|posthaste-(attempt|delivery|x)|x-[a-z]{1,3}",
+                    "[ -~]{0,20}",
+                ),
+                0..6,
+            ),
+        ) {
+            let fields = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            // What is refused never gets this far; keep what is taken one by one.
+            let taken = fields.filter(|field| CustomHeaders::parse([*field]).is_ok());
+            let custom = CustomHeaders::parse(taken).unwrap_or_default();
+            let target = uri("https://example.com/hook");
+            let plain = made(&outgoing(&target));
+            let request = made(&Outgoing { headers: &custom, ..outgoing(&target) });
+            for (name, value) in plain.headers() {
+                prop_assert_eq!(request.headers().get_all(name).iter().collect::<Vec<_>>(), vec![value]);
+            }
+            prop_assert_eq!(request.headers().len(), plain.headers().len() + custom.iter().count());
+            for name in ["content-length", "transfer-encoding", "connection"] {
+                prop_assert!(!request.headers().contains_key(name));
+            }
+        }
+
+        #[test]
+        fn what_is_signed_is_what_is_sent(body: Vec<u8>) {
+            let target = uri("https://example.com/hook");
+            let request = made(&Outgoing { body: Bytes::from(body.clone()), ..outgoing(&target) });
+            prop_assert_eq!(request.body(), &body);
+            check_signature(&request);
+        }
+    }
+}

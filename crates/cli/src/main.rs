@@ -1,0 +1,3 @@
+//! The `posthaste` command.
+
+fn main() {}

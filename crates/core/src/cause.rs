@@ -1,0 +1,170 @@
+//! Why an attempt or a delivery ended the way it did: one closed list (B7).
+//!
+//! The table in `docs/causes.md` is generated from [`Cause::ALL`]; a code, once released, keeps
+//! its meaning.
+
+/// What a result means for what happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The receiver took it.
+    Delivered,
+    /// May work later: try again by the policy.
+    Retry,
+    /// Might be a slip of a configuration: try again, but only a few times in a row.
+    Limited,
+    /// Will never work: no further attempt.
+    Dead,
+    /// The endpoint is no more: it ends, and everything waiting for it.
+    Gone,
+    /// Too large for the receiver: a compact variant is tried once in its place.
+    TooLarge,
+    /// The credential is at fault, not the message: held until it is replaced.
+    Credential,
+    /// Our own fault: no attempt is spent.
+    Ours,
+    /// Decided by us or by the owner, not by an attempt.
+    Decided,
+}
+
+impl Class {
+    /// The class's name in the API and the docs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Retry => "retry",
+            Self::Limited => "retry, at most 5 in a row",
+            Self::Dead => "dead",
+            Self::Gone => "gone",
+            Self::TooLarge => "dead, after a compact variant",
+            Self::Credential => "held until the credential is replaced",
+            Self::Ours => "not an attempt",
+            Self::Decided => "decided",
+        }
+    }
+}
+
+/// One row of the cause table.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The cause.
+    pub cause: Cause,
+    /// Its stable code.
+    pub code: &'static str,
+    /// Its class, unless an endpoint overrides its status.
+    pub class: Class,
+    /// What happened, in one line.
+    pub meaning: &'static str,
+}
+
+macro_rules! causes {
+    ($($name:ident $code:literal $class:ident $meaning:literal;)*) => {
+        /// Why an attempt or a delivery ended. See the table in `docs/causes.md`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Cause {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl Cause {
+            /// Every cause there is, in the order of the table.
+            pub const ALL: &'static [Entry] = &[
+                $(Entry { cause: Cause::$name, code: $code, class: Class::$class, meaning: $meaning },)*
+            ];
+        }
+    };
+}
+
+causes! {
+    Ok "ok" Delivered "the receiver answered 2xx";
+    RequestTimeout "request_timeout" Retry "408: the receiver waited too long for our request";
+    TooManyRequests "too_many_requests" Retry "429: the receiver limits our rate; Retry-After is obeyed";
+    InternalError "internal_error" Retry "500: the receiver failed";
+    BadGateway "bad_gateway" Retry "502: something in front of the receiver failed";
+    Unavailable "unavailable" Retry "503: the receiver is overloaded or away; Retry-After is obeyed";
+    GatewayTimeout "gateway_timeout" Retry "504: something in front of the receiver waited too long";
+    ServerError "server_error" Retry "another 5xx";
+    ConnectRefused "connect_refused" Retry "nothing listens at the address";
+    ConnectReset "connect_reset" Retry "the connection was reset before our request was written";
+    ConnectTimeout "connect_timeout" Retry "no connection within the connect timeout";
+    TlsHandshake "tls_handshake" Retry "the TLS handshake was cut or failed";
+    ClosedEarly "closed_early" Retry "the connection was closed before our request was written";
+    Unknown "unknown" Retry "the request was written in full or in part and no answer came: it may have arrived";
+    ProtocolError "protocol_error" Retry "the answer was not HTTP, or broke its rules";
+    ResponseHeadTooLarge "response_head_too_large" Retry "the answer's head was above our limit";
+    AckTimeout "ack_timeout" Retry "sent, but no receipt came within `ack_within`";
+    DnsFailed "dns_failed" Retry "the resolver failed or timed out";
+    DnsNotFound "dns_not_found" Limited "the name does not exist or has no address";
+    TlsCertificate "tls_certificate" Limited "the receiver's certificate is not valid for its name";
+    BadRequest "bad_request" Dead "400: the receiver rejects this message";
+    Unauthorized "unauthorized" Dead "401: the receiver wants credentials";
+    Forbidden "forbidden" Dead "403: the receiver refuses us";
+    NotFound "not_found" Dead "404: nothing at this path";
+    MethodNotAllowed "method_not_allowed" Dead "405: the path takes no POST";
+    NotAcceptable "not_acceptable" Dead "406: the receiver cannot answer in a form we take";
+    Conflict "conflict" Dead "409: the receiver says the message conflicts with what it has";
+    LengthRequired "length_required" Dead "411: the receiver wants a length";
+    UriTooLong "uri_too_long" Dead "414: the URL is too long for the receiver";
+    UnsupportedMediaType "unsupported_media_type" Dead "415: the receiver does not take JSON";
+    Unprocessable "unprocessable" Dead "422: the receiver cannot process this message";
+    TooEarly "too_early" Dead "425: the receiver refuses early data";
+    ClientError "client_error" Dead "another 4xx";
+    RedirectNotFollowed "redirect_not_followed" Dead "3xx: redirects are never followed; the endpoint's URL is out of date";
+    AddressRefused "address_refused" Dead "the target is not allowed: private, loopback, metadata or otherwise refused";
+    PayloadTooLarge "payload_too_large" TooLarge "413: above the receiver's limit";
+    Gone "gone" Gone "410: the endpoint is no more";
+    CredentialRejected "credential_rejected" Credential "a push service refused our key";
+    StoreUnavailable "store_unavailable" Ours "we could not read what to send";
+    EndpointGone "endpoint_gone" Decided "the endpoint ended while this waited";
+    TtlExpired "ttl_expired" Decided "its time to live was over";
+    Cancelled "cancelled" Decided "cancelled by its owner";
+    Unsubscribed "unsubscribed" Decided "the endpoint was unsubscribed";
+    Superseded "superseded" Decided "a newer message with the same collapse key replaced it";
+    Poison "poison" Decided "it was being sent at three crashes: quarantined";
+    TokenRejected "token_rejected" Decided "its stored token was forged or altered: quarantined";
+    Retention "retention" Decided "it waited longer than the tenant keeps messages";
+}
+
+impl Cause {
+    /// Its row of the table.
+    pub const fn entry(self) -> &'static Entry {
+        &Self::ALL[self as usize]
+    }
+
+    /// Its stable code.
+    pub const fn code(self) -> &'static str {
+        self.entry().code
+    }
+
+    /// Its class, unless an endpoint overrides the status it came from.
+    pub const fn class(self) -> Class {
+        self.entry().class
+    }
+
+    /// The cause with that code.
+    pub fn parse(code: &str) -> Option<Self> {
+        Self::ALL.iter().find(|entry| entry.code == code).map(|entry| entry.cause)
+    }
+}
+
+/// The cause table as Markdown, for `docs/causes.md`.
+pub fn markdown() -> String {
+    let mut text = String::from("| code | class | meaning |\n|---|---|---|\n");
+    for entry in Cause::ALL {
+        text += &format!("| `{}` | {} | {} |\n", entry.code, entry.class.name(), entry.meaning);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_found_by_its_own_code_alone() {
+        for (index, entry) in Cause::ALL.iter().enumerate() {
+            assert_eq!(entry.cause as usize, index, "{} is out of place", entry.code);
+            assert_eq!(Cause::parse(entry.code), Some(entry.cause));
+        }
+        assert_eq!(Cause::parse("no_such_code"), None);
+    }
+}

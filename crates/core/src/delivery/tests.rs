@@ -1,0 +1,517 @@
+//! What becomes of a delivery, outcome by outcome, and the laws that hold for all of them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{JitterSpec, PolicySpec};
+use crate::state::Phase;
+
+/// Long after the epoch, so that births and ends fit on both sides of it.
+const NOW: Timestamp = Timestamp::from_millis(1_000_000_000);
+const LOWEST: Roll = Roll(0);
+const HIGHEST: Roll = Roll(u64::MAX);
+
+/// Being sent for the first time, born now, without a TTL.
+fn first_try() -> Delivery {
+    Delivery {
+        id: DeliveryId::from_raw(2),
+        message: MessageId::from_raw(1),
+        lane: LaneId::from_raw(3),
+        tier: Tier::Promotional,
+        state: State::Dispatching,
+        attempts: 0,
+        born: NOW,
+        expiry: Expiry::Never,
+        previous_wait: None,
+        limited_in_a_row: 0,
+        last_cause: None,
+        ack_within: None,
+        receipt_kept: false,
+        compact: Compact::None,
+    }
+}
+
+/// 10 s each time, exactly; nine attempts.
+fn every_ten_seconds() -> PolicySpec {
+    PolicySpec {
+        strategy: Some("fixed".to_owned()),
+        base: Some(seconds(10)),
+        jitter: JitterSpec {
+            kind: Some("none".to_owned()),
+            share: None,
+        },
+        ..PolicySpec::default()
+    }
+}
+
+fn policy(spec: &PolicySpec) -> Policy {
+    Policy::build(spec).expect("a valid policy")
+}
+
+fn answered(status: u16) -> Verdict {
+    Verdict {
+        status: Some(status),
+        ..Verdict::of(crate::classify::status(status))
+    }
+}
+
+fn asking(status: u16, retry_after: Duration) -> Verdict {
+    Verdict {
+        retry_after: Some(retry_after),
+        ..answered(status)
+    }
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Settles now, every ten seconds, with the lowest roll.
+fn settled(delivery: &Delivery, verdict: &Verdict) -> Decision {
+    settle(delivery, verdict, &policy(&every_ten_seconds()), NOW, LOWEST)
+}
+
+/// How long it waits for its next attempt.
+#[track_caller]
+fn wait_of(decision: &Decision) -> Duration {
+    match decision.state {
+        State::Retry { due, .. } => due.since(NOW),
+        other => panic!("no retry, but {other:?}"),
+    }
+}
+
+/// What is remembered of an attempt, for the next one.
+fn next_try(delivery: &Delivery, verdict: &Verdict, decision: &Decision) -> Delivery {
+    Delivery {
+        attempts: decision.attempts,
+        previous_wait: decision.previous_wait,
+        limited_in_a_row: decision.limited_in_a_row,
+        compact: decision.compact,
+        last_cause: Some(verdict.cause),
+        ..delivery.clone()
+    }
+}
+
+#[test]
+fn a_2xx_delivers_and_counts_its_attempt() {
+    let decision = settled(&first_try(), &answered(204));
+    assert_eq!((decision.state, decision.attempts), (State::Delivered { at: NOW }, 1));
+}
+
+#[test]
+fn a_2xx_awaits_the_receipt_where_one_is_asked_for() {
+    let delivery = Delivery {
+        ack_within: Some(seconds(300)),
+        ..first_try()
+    };
+    assert_eq!(
+        settled(&delivery, &answered(200)).state,
+        State::AwaitingAck {
+            until: NOW + seconds(300)
+        }
+    );
+}
+
+#[test]
+fn a_receipt_that_overtook_its_answer_delivers_whatever_the_answer() {
+    let delivery = Delivery {
+        ack_within: Some(seconds(300)),
+        receipt_kept: true,
+        ..first_try()
+    };
+    for status in [200, 400, 410, 413, 429, 503] {
+        assert_eq!(
+            settled(&delivery, &answered(status)).state,
+            State::Delivered { at: NOW },
+            "status {status}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_pass_is_dead_at_once() {
+    let decision = settled(&first_try(), &answered(404));
+    assert_eq!(
+        (decision.state, decision.attempts),
+        (
+            State::Dead {
+                at: NOW,
+                cause: Cause::NotFound
+            },
+            1
+        )
+    );
+}
+
+#[test]
+fn gone_ends_the_endpoint_too() {
+    let decision = settled(&first_try(), &answered(410));
+    assert_eq!(
+        decision.state,
+        State::Dead {
+            at: NOW,
+            cause: Cause::EndpointGone
+        }
+    );
+    assert!(decision.ends_endpoint);
+}
+
+#[test]
+fn too_large_tries_a_compact_payload_once_in_its_place() {
+    let verdict = answered(413);
+    let large = Delivery {
+        compact: Compact::Spare,
+        ..first_try()
+    };
+    let first = settled(&large, &verdict);
+    assert_eq!((wait_of(&first), first.compact), (Duration::ZERO, Compact::InUse));
+    let second = settled(&next_try(&large, &verdict, &first), &verdict);
+    assert_eq!(
+        second.state,
+        State::Dead {
+            at: NOW,
+            cause: Cause::PayloadTooLarge
+        }
+    );
+    assert_eq!(
+        settled(&first_try(), &verdict).state,
+        second.state,
+        "without one it is dead at once"
+    );
+}
+
+#[test]
+fn a_refused_credential_holds_the_lane_and_spends_no_attempt() {
+    let decision = settled(&first_try(), &Verdict::of(Cause::CredentialRejected));
+    assert_eq!((decision.state, decision.attempts), (State::Queued { due: NOW }, 0));
+    assert_eq!(
+        decision.lane_hold,
+        Some(Hold {
+            why: Why::Credential,
+            until: None
+        })
+    );
+}
+
+#[test]
+fn our_own_fault_spends_no_attempt_and_forgets_nothing() {
+    let delivery = Delivery {
+        attempts: 3,
+        limited_in_a_row: 3,
+        last_cause: Some(Cause::DnsNotFound),
+        ..first_try()
+    };
+    let decision = settled(&delivery, &Verdict::of(Cause::StoreUnavailable));
+    assert_eq!(
+        decision.state,
+        State::Retry {
+            due: NOW + seconds(1),
+            cause: Cause::DnsNotFound
+        }
+    );
+    assert_eq!((decision.attempts, decision.limited_in_a_row), (3, 3));
+}
+
+#[test]
+fn what_may_pass_is_tried_until_the_attempts_are_spent() {
+    let mut delivery = first_try();
+    let verdict = answered(503);
+    for attempt in 1..9 {
+        let decision = settled(&delivery, &verdict);
+        assert_eq!((wait_of(&decision), decision.attempts), (seconds(10), attempt));
+        delivery = next_try(&delivery, &verdict, &decision);
+    }
+    let last = settled(&delivery, &verdict);
+    assert_eq!(
+        (last.state, last.attempts),
+        (
+            State::Dead {
+                at: NOW,
+                cause: Cause::Unavailable
+            },
+            9
+        )
+    );
+}
+
+#[test]
+fn a_tier_has_waits_of_its_own() {
+    let waits = Tier::ALL.map(|tier| {
+        let delivery = Delivery { tier, ..first_try() };
+        wait_of(&settle(&delivery, &answered(500), &Policy::default(), NOW, HIGHEST))
+    });
+    assert_eq!(waits, [seconds(1), seconds(12), seconds(24)]);
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_tried_five_times_in_a_row() {
+    let mut delivery = first_try();
+    let missing = Verdict::of(Cause::DnsNotFound);
+    for _ in 0..4 {
+        let decision = settled(&delivery, &missing);
+        assert_eq!(wait_of(&decision), seconds(10));
+        delivery = next_try(&delivery, &missing, &decision);
+    }
+    assert_eq!(
+        settled(&delivery, &missing).state,
+        State::Dead {
+            at: NOW,
+            cause: Cause::DnsNotFound
+        }
+    );
+
+    for other in [Verdict::of(Cause::TlsCertificate), answered(502)] {
+        let between = next_try(&delivery, &other, &settled(&delivery, &other));
+        let decision = settled(&between, &missing);
+        assert_eq!(decision.limited_in_a_row, 1, "{:?} came between", other.cause);
+    }
+}
+
+#[test]
+fn retry_after_is_never_early_and_at_most_a_tenth_late() {
+    let verdict = asking(503, seconds(120));
+    let due = |roll| settle(&first_try(), &verdict, &policy(&every_ten_seconds()), NOW, roll);
+    assert_eq!(
+        [LOWEST, HIGHEST].map(|roll| wait_of(&due(roll))),
+        [seconds(120), seconds(132)]
+    );
+}
+
+#[test]
+fn retry_after_holds_the_rest_of_the_lane_until_then() {
+    let decision = settled(&first_try(), &asking(429, seconds(120)));
+    let until = Some(NOW + seconds(120));
+    assert_eq!(
+        decision.lane_hold,
+        Some(Hold {
+            why: Why::RetryAfter,
+            until
+        })
+    );
+    assert_eq!(settled(&first_try(), &answered(429)).lane_hold, None);
+}
+
+#[test]
+fn a_retry_after_of_zero_says_nothing() {
+    let decision = settled(&first_try(), &asking(503, Duration::ZERO));
+    assert_eq!((wait_of(&decision), decision.lane_hold), (seconds(10), None));
+}
+
+#[test]
+fn a_retry_after_of_years_is_cut_to_the_longest_obeyed() {
+    for asked in [seconds(30 * 86_400), seconds(u64::MAX), Duration::MAX] {
+        let decision = settled(&first_try(), &asking(503, asked));
+        assert_eq!(wait_of(&decision), seconds(86_400));
+    }
+    let hourly = PolicySpec {
+        retry_after_max: Some(seconds(3_600)),
+        ..every_ten_seconds()
+    };
+    let decision = settle(
+        &first_try(),
+        &asking(429, Duration::MAX),
+        &policy(&hourly),
+        NOW,
+        HIGHEST,
+    );
+    assert_eq!(wait_of(&decision), seconds(3_960));
+}
+
+#[test]
+fn a_bare_429_waits_twice_as_long() {
+    assert_eq!(wait_of(&settled(&first_try(), &answered(429))), seconds(20));
+    assert_eq!(wait_of(&settled(&first_try(), &answered(503))), seconds(10));
+}
+
+#[test]
+fn decorrelated_grows_from_the_backoff_not_from_what_the_receiver_asked() {
+    let spec = PolicySpec {
+        jitter: JitterSpec {
+            kind: Some("decorrelated".to_owned()),
+            share: None,
+        },
+        ..every_ten_seconds()
+    };
+    let policy = policy(&spec);
+    for verdict in [answered(503), answered(429), asking(503, seconds(3_600))] {
+        let first = settle(&first_try(), &verdict, &policy, NOW, HIGHEST);
+        assert_eq!(first.previous_wait, Some(seconds(30)));
+        let second = settle(
+            &next_try(&first_try(), &verdict, &first),
+            &answered(500),
+            &policy,
+            NOW,
+            HIGHEST,
+        );
+        assert_eq!(wait_of(&second), seconds(60), "three times 30 s, cut at the cap");
+    }
+}
+
+#[test]
+fn a_retry_at_or_after_the_ttl_expires_now() {
+    let living = |ttl| Delivery {
+        expiry: Expiry::from_ttl(NOW, Some(ttl)),
+        ..first_try()
+    };
+    assert_eq!(
+        settled(&living(seconds(10)), &answered(500)).state,
+        State::Expired { at: NOW }
+    );
+    let decision = settled(&living(Duration::from_millis(10_001)), &answered(500));
+    assert_eq!(wait_of(&decision), seconds(10));
+}
+
+#[test]
+fn a_retry_after_beyond_the_ttl_expires_now_and_still_holds_the_lane() {
+    let delivery = Delivery {
+        expiry: Expiry::from_ttl(NOW, Some(seconds(3_600))),
+        ..first_try()
+    };
+    let decision = settled(&delivery, &asking(503, seconds(7_200)));
+    assert_eq!(decision.state, State::Expired { at: NOW });
+    assert_eq!(
+        decision.lane_hold.and_then(|hold| hold.until),
+        Some(NOW + seconds(7_200))
+    );
+}
+
+#[test]
+fn now_or_never_has_no_retry() {
+    let expiry = Expiry::from_ttl(NOW, Some(Duration::ZERO));
+    assert_eq!(expiry, Expiry::NowOrNever(NOW + seconds(5)));
+    assert!(!expiry.is_over(NOW + Duration::from_millis(4_999)));
+    assert!(expiry.is_over(NOW + seconds(5)));
+    let delivery = Delivery { expiry, ..first_try() };
+    assert_eq!(settled(&delivery, &answered(503)).state, State::Expired { at: NOW });
+    assert_eq!(settled(&delivery, &answered(200)).state, State::Delivered { at: NOW });
+}
+
+#[test]
+fn out_of_its_window_it_is_dead() {
+    let windowed = |window| {
+        policy(&PolicySpec {
+            window: Some(seconds(window)),
+            ..every_ten_seconds()
+        })
+    };
+    let decide = |window| settle(&first_try(), &answered(500), &windowed(window), NOW, LOWEST);
+    assert_eq!(
+        decide(9).state,
+        State::Dead {
+            at: NOW,
+            cause: Cause::InternalError
+        }
+    );
+    assert_eq!(
+        wait_of(&decide(10)),
+        seconds(10),
+        "at the very end of the window it may still start"
+    );
+}
+
+#[test]
+fn of_window_and_ttl_the_first_to_end_decides() {
+    let decide = |window, ttl| {
+        let policy = policy(&PolicySpec {
+            window: Some(seconds(window)),
+            ..every_ten_seconds()
+        });
+        let delivery = Delivery {
+            expiry: Expiry::At(NOW + seconds(ttl)),
+            ..first_try()
+        };
+        settle(&delivery, &answered(500), &policy, NOW, LOWEST).state.phase()
+    };
+    assert_eq!(decide(3, 7), Phase::Dead);
+    assert_eq!(decide(7, 3), Phase::Expired);
+    assert_eq!(decide(7, 7), Phase::Expired);
+    assert_eq!(decide(3, 70), Phase::Dead);
+    assert_eq!(decide(70, 3), Phase::Expired);
+    assert_eq!(decide(70, 70), Phase::Retry);
+}
+
+#[test]
+fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
+    let sent = Delivery {
+        attempts: 2,
+        state: State::AwaitingAck { until: NOW },
+        ack_within: Some(seconds(300)),
+        ..first_try()
+    };
+    let decision = ack_timeout(&sent, &policy(&every_ten_seconds()), NOW, LOWEST);
+    assert_eq!(
+        decision.state,
+        State::Retry {
+            due: NOW + seconds(10),
+            cause: Cause::AckTimeout
+        }
+    );
+    assert_eq!(decision.attempts, 2);
+    let spent = Delivery { attempts: 9, ..sent };
+    let decision = ack_timeout(&spent, &policy(&every_ten_seconds()), NOW, LOWEST);
+    assert_eq!((decision.state.phase(), decision.attempts), (Phase::Dead, 9));
+}
+
+fn any_verdict() -> impl Strategy<Value = Verdict> {
+    let causes: Vec<Cause> = Cause::ALL.iter().map(|entry| entry.cause).collect();
+    let retry_after = prop_oneof![
+        Just(None),
+        any::<Duration>().prop_map(Some),
+        (0_u64..200_000).prop_map(|s| Some(seconds(s)))
+    ];
+    (prop::sample::select(causes), retry_after).prop_map(|(cause, retry_after)| Verdict {
+        retry_after,
+        ..Verdict::of(cause)
+    })
+}
+
+fn any_expiry() -> impl Strategy<Value = Expiry> {
+    let at = (-100_000_000_i64..100_000_000).prop_map(|ms| Timestamp::from_millis(NOW.as_millis() + ms));
+    prop_oneof![
+        Just(Expiry::Never),
+        at.clone().prop_map(Expiry::At),
+        at.prop_map(Expiry::NowOrNever)
+    ]
+}
+
+prop_compose! {
+    fn any_delivery()(
+        tier in prop::sample::select(&Tier::ALL[..]),
+        attempts in prop_oneof![0_u16..12, any::<u16>()],
+        age in 0_u64..200_000,
+        expiry in any_expiry(),
+        previous_wait in prop::option::of(any::<Duration>()),
+        limited_in_a_row in any::<u8>(),
+        last_cause in prop::sample::select(vec![None, Some(Cause::DnsNotFound), Some(Cause::Unavailable)]),
+        ack_within in prop::option::of(any::<Duration>()),
+        compact in prop::sample::select(vec![Compact::None, Compact::Spare, Compact::InUse]),
+        receipt_kept in any::<bool>(),
+    ) -> Delivery {
+        Delivery {
+            tier, attempts, expiry, previous_wait, limited_in_a_row, last_cause, ack_within, compact, receipt_kept,
+            born: NOW - seconds(age),
+            ..first_try()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_decision_is_one_the_laws_allow(
+        delivery in any_delivery(), verdict in any_verdict(), roll in any::<u64>(), name in prop::sample::select(&crate::policy::PRESETS[..]),
+    ) {
+        let policy = Policy::preset(name).expect("a preset");
+        let decision = settle(&delivery, &verdict, &policy, NOW, Roll(roll));
+        prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
+        prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
+        prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
+        let counted = !matches!(verdict.class, Class::Ours | Class::Credential) || delivery.receipt_kept;
+        prop_assert_eq!(decision.attempts, delivery.attempts.saturating_add(u16::from(counted)));
+        if let (State::Retry { due, .. }, Class::Retry | Class::Limited) = (decision.state, verdict.class) {
+            prop_assert!(decision.attempts < policy.max_attempts());
+            prop_assert!(!delivery.expiry.is_over(due), "scheduled after its end");
+            let asked = verdict.retry_after.unwrap_or_default().min(policy.retry_after_max());
+            prop_assert!(due >= NOW + asked, "earlier than the receiver asked");
+        }
+    }
+}

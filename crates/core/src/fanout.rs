@@ -1,0 +1,78 @@
+//! From a message to its deliveries: who gets it, and with which lifetime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::delivery::{Compact, Delivery, Expiry};
+use crate::id::{DeliveryId, MessageId};
+use crate::pattern::Pattern;
+use crate::queue::LaneSettings;
+use crate::state::State;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// What of a message matters for its deliveries.
+#[derive(Clone, Copy, Debug)]
+pub struct Fanout {
+    /// Its id; its deliveries' follow.
+    pub message: MessageId,
+    /// How urgent it is.
+    pub tier: Tier,
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// Not before this.
+    pub deliver_at: Option<Timestamp>,
+    /// How long it is worth sending; an endpoint's own TTL stands in where it has none.
+    pub ttl: Option<Duration>,
+    /// How long to wait for a receipt; `None` when a 2xx is enough.
+    pub ack_within: Option<Duration>,
+    /// Whether a smaller payload came along.
+    pub has_compact: bool,
+}
+
+/// Somebody who might get it.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a> {
+    /// The lane it would go to.
+    pub lane: &'a Arc<LaneSettings>,
+    /// What the endpoint wants; nothing means everything.
+    pub event_types: &'a [Pattern],
+    /// The endpoint's own TTL.
+    pub ttl: Option<Duration>,
+}
+
+impl Candidate<'_> {
+    /// Whether the endpoint wants this event. One that names events gets none without a type.
+    pub fn wants(&self, event_type: Option<&str>) -> bool {
+        self.event_types.is_empty()
+            || event_type.is_some_and(|event| self.event_types.iter().any(|pattern| pattern.matches(event)))
+    }
+}
+
+impl Fanout {
+    /// The later of accept and `deliver_at`: what lifetimes count from.
+    pub fn born(&self) -> Timestamp {
+        self.deliver_at.map_or(self.accepted_at, |at| at.max(self.accepted_at))
+    }
+
+    /// The `index`th delivery of the message, to this candidate.
+    pub fn delivery(&self, index: u64, to: &Candidate<'_>) -> Delivery {
+        let born = self.born();
+        Delivery {
+            id: DeliveryId(self.message.0.plus(1 + index)),
+            message: self.message,
+            lane: to.lane.lane,
+            tier: self.tier,
+            state: State::Queued { due: born },
+            attempts: 0,
+            born,
+            expiry: Expiry::from_ttl(born, self.ttl.or(to.ttl)),
+            previous_wait: None,
+            limited_in_a_row: 0,
+            last_cause: None,
+            ack_within: self.ack_within,
+            receipt_kept: false,
+            compact: if self.has_compact { Compact::Spare } else { Compact::None },
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Names of things. A row's key grows with time: the writer that minted it, then its place in
+//! that writer's sequence. How keys look to the outside is `posthaste-crypto`'s `public_id`.
+
+use std::fmt;
+
+/// How many bits of a key count a writer's rows; the bits above them name the writer.
+const SEQ_BITS: u32 = 40;
+/// The highest sequence number a writer can mint.
+pub const SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;
+/// Keys are stored as signed integers, which leaves 23 bits for the writer.
+pub const WRITER_MAX: u32 = (1 << 23) - 1;
+
+/// One connection that writes: in SQLite the start counter of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriterId(u32);
+
+impl WriterId {
+    /// The writer of that number, or `None` above [`WRITER_MAX`].
+    pub const fn new(number: u32) -> Option<Self> {
+        if number > WRITER_MAX { None } else { Some(Self(number)) }
+    }
+
+    /// The writer's number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// A row's key: writer and sequence number in one ascending integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(u64);
+
+impl Key {
+    /// The `seq`th row of `writer`.
+    pub fn new(writer: WriterId, seq: u64) -> Self {
+        assert!(seq <= SEQ_MAX, "writer {} has used up its sequence", writer.0);
+        Self((u64::from(writer.0) << SEQ_BITS) | seq)
+    }
+
+    /// A key as it was stored.
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The key as it is stored.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Who minted it.
+    pub const fn writer(self) -> WriterId {
+        #[expect(clippy::cast_possible_truncation, reason = "24 bits remain after the shift")]
+        WriterId((self.0 >> SEQ_BITS) as u32)
+    }
+
+    /// Its place in the writer's sequence.
+    pub const fn seq(self) -> u64 {
+        self.0 & SEQ_MAX
+    }
+
+    /// The key `n` places further on.
+    pub const fn plus(self, n: u64) -> Self {
+        Self(self.0 + n)
+    }
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub Key);
+
+        impl $name {
+            /// The id as it was stored.
+            pub const fn from_raw(raw: u64) -> Self {
+                Self(Key::from_raw(raw))
+            }
+
+            /// The id as it is stored.
+            pub const fn raw(self) -> u64 {
+                self.0.raw()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}.{}", self.0.writer().number(), self.0.seq())
+            }
+        }
+    };
+}
+
+id!(
+    /// What a producer sent us.
+    MessageId
+);
+id!(
+    /// One message on its way to one endpoint.
+    DeliveryId
+);
+id!(
+    /// A place messages are delivered to.
+    EndpointId
+);
+id!(
+    /// Who the endpoint and the message belong to.
+    TenantId
+);
+id!(
+    /// The unit of flow: for webhooks, an endpoint's own queue.
+    LaneId
+);
+
+/// How many shards there are, for the life of a store.
+pub const SHARDS: u16 = 256;
+
+/// A share of all lanes that one node owns as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shard(u16);
+
+impl Shard {
+    /// The shard a lane belongs to.
+    pub const fn of(lane: LaneId) -> Self {
+        // The high bits of a multiplication: neighbouring ids land in different shards.
+        let mixed = lane.0.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+        #[expect(clippy::cast_possible_truncation, reason = "eight bits remain after the shift")]
+        Self(mixed as u16)
+    }
+
+    /// The shard's number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl From<EndpointId> for LaneId {
+    /// A webhook endpoint is its own lane.
+    fn from(endpoint: EndpointId) -> Self {
+        Self(endpoint.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_gives_back_its_writer_and_sequence() {
+        let writer = WriterId::new(WRITER_MAX).expect("the highest writer is allowed");
+        let key = Key::new(writer, SEQ_MAX);
+        assert_eq!((key.writer(), key.seq()), (writer, SEQ_MAX));
+        assert!(i64::try_from(key.raw()).is_ok(), "keys fit a signed column");
+        assert_eq!(WriterId::new(WRITER_MAX + 1), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Every decision Posthaste makes, and nothing else.
+//!
+//! This crate is pure: `now` and the dice come in as arguments, so the same inputs give the same
+//! answer. It reads no clock, rolls no dice, opens nothing, and knows neither SQL nor HTTP types.
+//! That is what lets the simulator run the production engine under a seed.
+//!
+//! Read [`delivery`] first (what becomes of one delivery: [`delivery::settle`]), then [`queue`]
+//! (whose turn it is: `admit`, `next`, `settle`, `wake_at`, `explain`).
+
+
+pub mod cause;
+pub mod classify;
+pub mod cut;
+pub mod delivery;
+pub mod dice;
+pub mod fanout;
+pub mod hold;
+pub mod id;
+pub mod id_map;
+pub mod pattern;
+pub mod policy;
+pub mod queue;
+pub mod state;
+pub mod tier;
+pub mod time;
+
+pub use cause::{Cause, Class};
+pub use cut::{Cut, Scope};
+pub use delivery::{Delivery, Verdict};
+pub use dice::Roll;
+pub use hold::{Hold, Why};
+pub use id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
+pub use policy::Policy;
+pub use queue::Queue;
+pub use state::State;
+pub use tier::Tier;
+pub use time::Timestamp;

@@ -1,0 +1,147 @@
+//! Decides how long to wait before trying again (C1–C6). Pure: the dice are an argument.
+//!
+//! A wait is made in four steps: the *strategy* says how long (`strategy.rs`), the tier scales it,
+//! the cap bounds it, and *jitter* says how far it may stray (`jitter.rs`). What people write is a
+//! [`PolicySpec`]; holding a [`Policy`] is the proof that it made sense. `preset.rs` has the named
+//! ones; [`Policy::preview`] tells a person what a policy does.
+//!
+//! Invariants: a policy holds only bounded numbers, so that no retry, roll or previous wait makes
+//! it panic; it has a wait for every retry up to its attempts and none after; the cap bounds the
+//! delay *before* jitter, so that capped retries do not come back all at once (decorrelated alone
+//! is cut after it, as published).
+//!
+//! Asked by [`crate::delivery::settle`], which also knows `Retry-After`, the window and the TTL.
+//!
+//! ```
+//! use std::time::Duration;
+//! use posthaste_core::{Policy, Roll, Tier};
+//!
+//! let policy = Policy::default(); // `webhook`: 10 s, 30 s, 2 min, …, ±20 %
+//! let shortest = policy.wait(1, Tier::Promotional, None, Roll(0));
+//! assert_eq!(shortest, Some(Duration::from_secs(8)));
+//! assert_eq!(policy.wait(9, Tier::Promotional, None, Roll(0)), None, "nine attempts are all");
+//! ```
+
+mod jitter;
+mod preset;
+mod preview;
+mod ratio;
+mod spec;
+mod strategy;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::dice::Roll;
+use crate::tier::Tier;
+
+use jitter::{Band, Jitter};
+use ratio::Ratio;
+use strategy::Strategy;
+
+pub use preset::PRESETS;
+pub use preview::{Preview, Wait};
+pub use spec::{ATTEMPTS_MAX, BadPolicy, DELAYS_MAX, JitterSpec, PolicySpec, TierSpec, TiersSpec, WAIT_MAX, WAIT_MIN};
+
+/// When to try again, how often, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    strategy: Strategy,
+    jitter: Jitter,
+    /// [`WAIT_MAX`] where nothing shorter was asked for.
+    cap: Duration,
+    max_attempts: u16,
+    window: Option<Duration>,
+    retry_after_max: Duration,
+    /// By [`Tier::index`].
+    tiers: [Variant; 3],
+    /// When the last retry starts at the latest, after birth; by [`Tier::index`].
+    reach: [Duration; 3],
+    /// Fields that were written and have no part in this strategy or jitter; preview names them.
+    unused: Vec<&'static str>,
+}
+
+/// What a tier makes of a policy (C6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variant {
+    scale: Ratio,
+    /// The first retry comes within this time: jitter only shortens it.
+    first: Option<Duration>,
+}
+
+impl Policy {
+    /// The policy somebody wrote, or everything that is wrong with it at once.
+    pub fn build(spec: &PolicySpec) -> Result<Self, Vec<BadPolicy>> {
+        spec::build(spec)
+    }
+
+    /// The preset with that name, one of [`PRESETS`].
+    pub fn preset(name: &str) -> Option<Self> {
+        let spec = PolicySpec::preset(name)?;
+        Some(Self::build(&spec).expect("presets are valid: a test builds each of them"))
+    }
+
+    /// How long to wait before retry number `retry` (the first is 1), or `None` when the attempts
+    /// are spent: `retry` of them were made, and that is all there may be.
+    ///
+    /// `previous` is the wait before the last attempt, which decorrelated jitter grows from.
+    pub fn wait(&self, retry: u16, tier: Tier, previous: Option<Duration>, roll: Roll) -> Option<Duration> {
+        (retry < self.max_attempts).then(|| self.band(retry, tier, previous).draw(roll))
+    }
+
+    /// How many attempts there are, the first included.
+    pub fn max_attempts(&self) -> u16 {
+        self.max_attempts
+    }
+
+    /// How long after its birth a delivery is still retried, where that is limited.
+    pub fn window(&self) -> Option<Duration> {
+        self.window
+    }
+
+    /// The longest `Retry-After` that is obeyed in full.
+    pub fn retry_after_max(&self) -> Duration {
+        self.retry_after_max
+    }
+
+    /// Whether a delivery with this TTL may expire with attempts unspent (C3). Now or never, a TTL of
+    /// zero, is a wish for one attempt: no policy outlasts it.
+    pub fn outlasts(&self, tier: Tier, ttl: Duration) -> bool {
+        !ttl.is_zero() && self.reach[tier.index()] >= ttl
+    }
+
+    /// Where the wait before this retry may fall.
+    fn band(&self, retry: u16, tier: Tier, previous: Option<Duration>) -> Band {
+        let variant = self.variant(tier);
+        let aim = self.aim(retry, tier);
+        match self.jitter {
+            _ if retry <= 1 && variant.first.is_some() => self.jitter.below(aim),
+            Jitter::Decorrelated => Band::decorrelated(variant.scale.of(self.strategy.delay(1)), previous, self.cap),
+            jitter => jitter.around(aim),
+        }
+    }
+
+    /// The wait before this retry, before jitter.
+    fn aim(&self, retry: u16, tier: Tier) -> Duration {
+        let variant = self.variant(tier);
+        let written = self.strategy.delay(retry);
+        let aim = match variant.first {
+            Some(first) if retry <= 1 => written.min(first),
+            _ => variant.scale.of(written),
+        };
+        // After the scale, so that the cap holds in every tier.
+        aim.min(self.cap)
+    }
+
+    fn variant(&self, tier: Tier) -> Variant {
+        self.tiers[tier.index()]
+    }
+}
+
+impl Default for Policy {
+    /// The preset `webhook`.
+    fn default() -> Self {
+        Self::preset("webhook").expect("the default is one of the presets")
+    }
+}

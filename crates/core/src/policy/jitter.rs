@@ -1,0 +1,193 @@
+//! How far a wait may stray from where it was aimed, so that what failed together does not come
+//! back together (C1, C5).
+//!
+//! Every kind is a band that one roll picks from evenly. Preview shows the same bands that the
+//! engine draws from: they cannot differ.
+
+use std::time::Duration;
+
+use crate::dice::Roll;
+
+use super::ratio::Ratio;
+
+/// How a wait is spread. `e` is the delay aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Jitter {
+    /// `e`.
+    None,
+    /// `0 … e`.
+    Full,
+    /// `e/2 … e`.
+    Equal,
+    /// From the first delay to three times the previous wait, whatever the strategy says of later
+    /// ones; cut at the cap after the roll.
+    Decorrelated,
+    /// `e ± share`.
+    Spread(Ratio),
+    /// `e … e + share`.
+    Add(Ratio),
+}
+
+impl Jitter {
+    /// Every kind's name, as the API takes it.
+    pub(super) const NAMES: [&str; 6] = ["none", "full", "equal", "decorrelated", "spread", "add"];
+
+    /// Its name in the API.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Full => "full",
+            Self::Equal => "equal",
+            Self::Decorrelated => "decorrelated",
+            Self::Spread(_) => "spread",
+            Self::Add(_) => "add",
+        }
+    }
+
+    /// The band of a wait aimed at `aim`.
+    ///
+    /// Decorrelated has no aim: see [`Band::decorrelated`]. Here it stays at the aim.
+    pub(super) fn around(self, aim: Duration) -> Band {
+        match self {
+            Self::None | Self::Decorrelated => Band::new(aim, aim),
+            Self::Full => Band::new(Duration::ZERO, aim),
+            Self::Equal => Band::new(aim / 2, aim),
+            Self::Spread(share) => Band::new(aim - share.of(aim), aim + share.of(aim)),
+            Self::Add(share) => Band::new(aim, aim + share.of(aim)),
+        }
+    }
+
+    /// The band of a first retry that must not come later than `aim` (C6).
+    ///
+    /// As wide as the kind is below its aim. Where it would only lengthen, the same width is taken
+    /// from below instead: cutting at the aim would bring everybody back at exactly that moment.
+    pub(super) fn below(self, aim: Duration) -> Band {
+        match self {
+            Self::None | Self::Full | Self::Equal => self.around(aim),
+            // Its own band is as wide: from a first delay to three times that.
+            Self::Decorrelated => Band::new(aim / 3, aim),
+            Self::Spread(share) | Self::Add(share) => Band::new(aim - share.of(aim), aim),
+        }
+    }
+}
+
+/// Where a wait may fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Band {
+    low: Duration,
+    high: Duration,
+    /// What is drawn above this is cut to it; only decorrelated is cut.
+    cut: Duration,
+}
+
+impl Band {
+    /// To the whole microsecond, since that is what a roll picks.
+    fn new(low: Duration, high: Duration) -> Self {
+        let whole = |wait: Duration| Ratio::ONE.of(wait);
+        Self {
+            low: whole(low),
+            high: whole(high),
+            cut: Duration::MAX,
+        }
+    }
+
+    /// `min(cap, U(base, 3 × previous))`; the first time, `base` stands for the previous wait.
+    pub(super) fn decorrelated(base: Duration, previous: Option<Duration>, cap: Duration) -> Self {
+        // A previous wait below the base comes from a hastened first retry or another policy: growing
+        // from it would leave no room to draw from.
+        let previous = previous.unwrap_or(base).max(base);
+        Self {
+            low: base,
+            high: previous.saturating_mul(3),
+            cut: cap,
+        }
+    }
+
+    /// The wait that this roll picks.
+    pub(super) fn draw(self, roll: Roll) -> Duration {
+        roll.between(self.low, self.high).min(self.cut)
+    }
+
+    /// The wait that a middling roll picks.
+    pub(super) fn middle(self) -> Duration {
+        self.draw(Roll(u64::MAX / 2))
+    }
+
+    /// The shortest it can be.
+    pub(super) fn earliest(self) -> Duration {
+        self.low.min(self.cut)
+    }
+
+    /// The longest it can be.
+    pub(super) fn latest(self) -> Duration {
+        self.high.min(self.cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const E: Duration = Duration::from_secs(12);
+
+    fn share(written: f64) -> Ratio {
+        Ratio::within(written, 0, 1).expect("a valid share")
+    }
+
+    #[track_caller]
+    fn check(band: Band, low_ms: u64, high_ms: u64) {
+        let (low, high) = (Duration::from_millis(low_ms), Duration::from_millis(high_ms));
+        assert_eq!((band.earliest(), band.latest()), (low, high));
+        assert_eq!(
+            (band.draw(Roll(0)), band.draw(Roll(u64::MAX))),
+            (low, high),
+            "both ends are drawn"
+        );
+    }
+
+    #[test]
+    fn each_kind_has_the_band_it_is_known_for() {
+        check(Jitter::None.around(E), 12_000, 12_000);
+        check(Jitter::Full.around(E), 0, 12_000);
+        check(Jitter::Equal.around(E), 6_000, 12_000);
+        check(Jitter::Spread(share(0.2)).around(E), 9_600, 14_400);
+        check(Jitter::Add(share(0.5)).around(E), 12_000, 18_000);
+    }
+
+    #[test]
+    fn below_its_aim_every_kind_only_shortens_and_still_spreads() {
+        check(Jitter::None.below(E), 12_000, 12_000);
+        check(Jitter::Full.below(E), 0, 12_000);
+        check(Jitter::Equal.below(E), 6_000, 12_000);
+        check(Jitter::Decorrelated.below(E), 4_000, 12_000);
+        check(Jitter::Spread(share(0.2)).below(E), 9_600, 12_000);
+        check(Jitter::Add(share(0.5)).below(E), 6_000, 12_000);
+    }
+
+    #[test]
+    fn decorrelated_grows_from_the_previous_wait_and_is_cut_after_the_roll() {
+        let (base, cap) = (Duration::from_secs(2), Duration::from_secs(60));
+        check(Band::decorrelated(base, None, cap), 2_000, 6_000);
+        check(
+            Band::decorrelated(base, Some(Duration::from_secs(5)), cap),
+            2_000,
+            15_000,
+        );
+        check(
+            Band::decorrelated(base, Some(Duration::from_secs(30)), cap),
+            2_000,
+            60_000,
+        );
+        check(Band::decorrelated(base, Some(Duration::MAX), cap), 2_000, 60_000);
+    }
+
+    #[test]
+    fn decorrelated_after_a_hastened_wait_starts_from_its_base_again() {
+        let (base, cap) = (Duration::from_secs(30), Duration::from_secs(600));
+        check(
+            Band::decorrelated(base, Some(Duration::from_millis(400)), cap),
+            30_000,
+            90_000,
+        );
+    }
+}

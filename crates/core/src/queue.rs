@@ -1,0 +1,630 @@
+//! Whose turn it is. The queue holds a bounded window of all pending deliveries and answers five
+//! questions: [`Queue::admit`] (may this one come in), [`Queue::next`] (what to send now),
+//! [`Queue::settle`] (what to record of an attempt), [`Queue::wake_at`] (when to ask again) and
+//! [`Queue::explain`] (why does this one wait).
+//!
+//! Invariants: a delivery is in flight at most once; nothing is sent that is held, over its TTL or
+//! covered by a cut; what was decided about a delivery is acted on only after
+//! [`Queue::recorded`] said that it is durable. Driven by the engine's `dispatch`.
+
+mod lane;
+mod timer;
+mod turn;
+mod window;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use lane::{LaneSettings, OnDead, Order};
+pub use turn::WEIGHTS;
+pub use window::{Admission, PageWanted, Shed};
+
+use crate::cause::Cause;
+use crate::cut::{self, Cuts, Scope};
+use crate::delivery::{self, Decision, Delivery, Verdict};
+use crate::dice::Roll;
+use crate::hold::{Hold, Why};
+use crate::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use crate::id_map::IdMap;
+use crate::state::State;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+use lane::Lane;
+use timer::{Timer, Timers};
+use turn::Turn;
+
+/// How far ahead of its due time a delivery is worth a place in memory.
+pub const HORIZON: Duration = Duration::from_secs(30);
+
+/// Where a row is kept; decided when it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In its owner's memory: no index knows it.
+    Ready,
+    /// Indexed by its due time.
+    Delayed,
+    /// Indexed by its queue: its lane is strict, held or full.
+    Spilled,
+}
+
+impl Place {
+    /// Where the row of a new delivery belongs, decided when it is written.
+    pub fn for_new(order: Order, spilling: bool, now: Timestamp, due: Timestamp) -> Self {
+        match order {
+            Order::Strict => Self::Spilled,
+            _ if due > now => Self::Delayed,
+            _ if spilling => Self::Spilled,
+            _ => Self::Ready,
+        }
+    }
+}
+
+/// The bounds of the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Attempts under way at once, over all lanes.
+    pub slots: u32,
+    /// Deliveries of one queue (lane and tier) in memory.
+    pub per_queue: u32,
+    /// Deliveries in memory, over all queues.
+    pub window: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slots: 1_024, per_queue: 256, window: 65_536 }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// Send this one. It is in flight until [`Queue::settle`] or [`Queue::put_back`].
+    Send(Start),
+    /// This one ended without being sent: record it.
+    End(Record),
+}
+
+/// One attempt to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Of which delivery.
+    pub delivery: DeliveryId,
+    /// What to send.
+    pub message: MessageId,
+    /// Where to.
+    pub lane: LaneId,
+    /// Which attempt it is, from 1.
+    pub attempt: u16,
+    /// No attempt outlives this.
+    pub expires: Option<Timestamp>,
+    /// Whether the compact payload is to be sent.
+    pub compact: bool,
+}
+
+/// A change to make durable. The owner tells [`Queue::recorded`] once it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The delivery as it is from now on.
+    pub delivery: Delivery,
+    /// Attempts the store must still count for the change to be valid.
+    pub attempts_before: u16,
+    /// Where its row goes, while it has one.
+    pub place: Place,
+    /// Who owns it.
+    pub shard: Shard,
+    /// A strict lane stops behind its dead head, in the same transaction.
+    pub pauses_lane: bool,
+    /// The endpoint is no more: cut its lane.
+    pub ends_endpoint: bool,
+}
+
+/// What a recorded change means for the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It ended and left.
+    Ended,
+    /// It waits in the window.
+    Waits,
+    /// It waits in the store and must be read back before this.
+    Left(Timestamp),
+    /// A cut came while it was being recorded: record this too.
+    Again(Record),
+}
+
+/// Why a delivery waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// It is being sent, or its outcome is being written.
+    UnderWay,
+    /// It waits.
+    Waits(Hold),
+}
+
+/// Where a delivery of the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its due time has come; it stands in its lane.
+    Ready,
+    /// Its due time has not come, or it awaits a receipt.
+    Waiting,
+    /// It is being sent.
+    InFlight,
+    /// Its outcome is being made durable.
+    Recording,
+}
+
+#[derive(Debug)]
+struct Item {
+    delivery: Delivery,
+    place: Place,
+    stage: Stage,
+}
+
+/// The window over all pending deliveries of one owner.
+#[derive(Debug, Default)]
+pub struct Queue {
+    limits: Limits,
+    lanes: Vec<Option<Lane>>,
+    free_lanes: Vec<u32>,
+    lane_index: IdMap<LaneId, u32>,
+    items: IdMap<DeliveryId, Item>,
+    in_flight: BTreeSet<DeliveryId>,
+    turn: Turn,
+    timers: Timers,
+    /// Their time to live may be over.
+    over: Vec<DeliveryId>,
+    /// Their receipt did not come in time.
+    unacknowledged: Vec<DeliveryId>,
+    /// Queues that began or ended to spill.
+    spilling_changes: Vec<(LaneId, Tier, bool)>,
+    /// Lanes that may want a page.
+    hungry: BTreeSet<LaneId>,
+    /// Where the next look for rows to spill begins.
+    shed_from: u32,
+    cuts: Cuts,
+    paused_all: Option<Hold>,
+    paused_tenants: IdMap<TenantId, Hold>,
+    refused_moves: u64,
+}
+
+impl Queue {
+    /// An empty window with these bounds.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// What to send or to end now; ask until it says `None`.
+    pub fn next(&mut self, now: Timestamp) -> Option<Pick> {
+        self.fire(now);
+        while let Some(id) = self.over.pop() {
+            if let Some(record) = self.end_over(id, now) {
+                return Some(Pick::End(record));
+            }
+        }
+        while self.in_flight.len() < self.limits.slots as usize {
+            let (tier, index) = self.turn.take()?;
+            let Some(id) = self.pop(index, tier, now) else { continue };
+            let item = &self.items[&id];
+            // Checked again here, at the last moment: the row may have waited long since it came in.
+            if item.delivery.expiry.is_over(now) {
+                if let Some(record) = self.end_over(id, now) {
+                    return Some(Pick::End(record));
+                }
+                continue;
+            }
+            if let Some(cause) = self.cuts.cause(&item.delivery) {
+                return Some(Pick::End(self.end(id, cut::ended(cause, now))));
+            }
+            self.turn.charge(tier);
+            return Some(Pick::Send(self.start(id, index)));
+        }
+        None
+    }
+
+    /// What to record of an attempt; `None` when nothing of that id is in flight.
+    pub fn settle(&mut self, now: Timestamp, roll: Roll, id: DeliveryId, verdict: &Verdict) -> Option<Record> {
+        let policy = Arc::clone(&self.lane_of(id)?.settings.as_ref()?.policy);
+        let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
+        let decision = delivery::settle(&item.delivery, verdict, &policy, now, roll);
+        self.landed(id, now);
+        let mut record = self.apply(id, &decision, verdict.cause, now);
+        if let Some(hold) = decision.lane_hold {
+            self.hold(record.delivery.lane, hold);
+        }
+        record.ends_endpoint = decision.ends_endpoint;
+        Some(record)
+    }
+
+    /// Takes back one that was picked and not sent: no attempt is spent, nothing is written.
+    pub fn put_back(&mut self, now: Timestamp, id: DeliveryId, due: Timestamp) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::InFlight) else { return };
+        let state = item.delivery.put_back(due);
+        item.delivery.state = state;
+        self.landed(id, now);
+        self.wait(id, now);
+    }
+
+    /// A receipt came (A3). `None` when there is nothing to record yet: the delivery is in flight
+    /// and keeps it, or has ended and stays as it is.
+    pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<Record> {
+        let item = self.items.get_mut(&id)?;
+        match item.stage {
+            Stage::InFlight | Stage::Recording => {
+                item.delivery.receipt_kept = true;
+                None
+            }
+            Stage::Ready | Stage::Waiting if item.delivery.attempts == 0 => None,
+            Stage::Ready | Stage::Waiting => Some(self.end(id, State::Delivered { at: now })),
+        }
+    }
+
+    /// A change is durable; the delivery moves on.
+    pub fn recorded(&mut self, now: Timestamp, id: DeliveryId) -> Recorded {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Recording) else {
+            return Recorded::Ended;
+        };
+        if item.delivery.state.is_terminal() {
+            self.leave(id, now);
+            return Recorded::Ended;
+        }
+        if item.delivery.receipt_kept {
+            return Recorded::Again(self.end(id, State::Delivered { at: now }));
+        }
+        if let Some(cause) = self.cuts.cause(&item.delivery) {
+            return Recorded::Again(self.end(id, cut::ended(cause, now)));
+        }
+        let due = item.delivery.state.due().expect("what has not ended is due at some time");
+        if due > now + HORIZON && item.place == Place::Delayed {
+            self.leave(id, now);
+            return Recorded::Left(due);
+        }
+        self.wait(id, now);
+        Recorded::Waits
+    }
+
+    /// A change was refused by the store: somebody else owns the delivery, or it has ended.
+    pub fn refused(&mut self, now: Timestamp, id: DeliveryId) {
+        self.leave(id, now);
+    }
+
+    /// Receipts that did not come in time become retries: what to record of each.
+    pub fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<Record> {
+        self.fire(now);
+        let id = loop {
+            let id = self.unacknowledged.pop()?;
+            let awaits = |item: &Item| item.stage == Stage::Waiting && matches!(item.delivery.state, State::AwaitingAck { .. });
+            if self.items.get(&id).is_some_and(awaits) {
+                break id;
+            }
+        };
+        let policy = Arc::clone(&self.lane_of(id)?.settings.as_ref()?.policy);
+        let decision = delivery::ack_timeout(&self.items[&id].delivery, &policy, now, roll.fork(id.raw()));
+        Some(self.apply(id, &decision, Cause::AckTimeout, now))
+    }
+
+    /// When to ask [`Queue::next`] again if nothing happens before.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        self.timers.next_at()
+    }
+
+    /// Why a delivery waits; `None` when the window does not hold it.
+    pub fn explain(&self, now: Timestamp, id: DeliveryId) -> Option<Explained> {
+        let item = self.items.get(&id)?;
+        let lane = self.lane_of(id)?;
+        let why = match item.stage {
+            Stage::InFlight | Stage::Recording => return Some(Explained::UnderWay),
+            Stage::Waiting => self.explain_waiting(&item.delivery),
+            Stage::Ready => match self.holding(lane, now) {
+                Some(hold) => hold,
+                None if lane.is_strict() && lane.in_flight > 0 => Hold { why: Why::Order, until: None },
+                None if !lane.has_slot() => Hold { why: Why::Concurrency, until: None },
+                None => Hold { why: Why::Turn, until: None },
+            },
+        };
+        Some(Explained::Waits(why))
+    }
+
+    /// Why something of this lane that the window does not hold waits.
+    pub fn explain_lane(&self, now: Timestamp, lane: LaneId) -> Hold {
+        let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
+        let hold = match lane {
+            Some(lane) => self.holding(lane, now),
+            None => self.paused_all.filter(|hold| hold.holds(now)),
+        };
+        let strict = lane.is_some_and(Lane::is_strict);
+        hold.unwrap_or(Hold { why: if strict { Why::Order } else { Why::Turn }, until: None })
+    }
+
+    fn explain_waiting(&self, delivery: &Delivery) -> Hold {
+        let why = match delivery.state {
+            State::AwaitingAck { .. } => Why::Ack,
+            State::Retry { .. } => Why::Backoff,
+            _ => Why::Scheduled,
+        };
+        Hold { why, until: delivery.state.due() }
+    }
+
+    /// Whether it is being sent, or its outcome is being written.
+    pub fn is_under_way(&self, id: DeliveryId) -> bool {
+        self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
+    }
+
+    /// Attempts under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Deliveries in memory.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether the window is empty.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Moves between states that the table refused. Anything but zero is a bug.
+    pub fn refused_moves(&self) -> u64 {
+        self.refused_moves
+    }
+
+    // --- gates ---
+
+    /// Puts a cut in force and says what of it is in flight: those may still arrive.
+    pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
+        let spared = self
+            .in_flight
+            .iter()
+            .filter(|id| id.0 <= upto)
+            .filter(|id| {
+                let delivery = &self.items[id].delivery;
+                match scope {
+                    Scope::Message(message) => delivery.message == message,
+                    Scope::Lane(lane) => delivery.lane == lane,
+                }
+            })
+            .copied()
+            .collect();
+        self.cuts.put(scope, upto, cause);
+        spared
+    }
+
+    /// Forgets a cut whose rows are all swept.
+    pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
+        self.cuts.forget(scope, upto);
+    }
+
+    /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.
+    pub fn end_row(&mut self, delivery: Delivery, place: Place, end: State) -> Option<Record> {
+        let id = delivery.id;
+        match self.items.get(&id).map(|item| item.stage) {
+            Some(Stage::InFlight | Stage::Recording) => None,
+            Some(Stage::Ready | Stage::Waiting) => Some(self.end(id, end)),
+            None => {
+                self.insert(delivery, place, Stage::Waiting);
+                Some(self.end(id, end))
+            }
+        }
+    }
+
+    /// Pauses everything.
+    pub fn pause_all(&mut self, hold: Hold) {
+        self.paused_all = Some(hold);
+        self.set_pause_timer(hold);
+    }
+
+    /// Pauses a tenant.
+    pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
+        self.paused_tenants.insert(tenant, hold);
+        self.set_pause_timer(hold);
+    }
+
+    /// Pauses a lane.
+    pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
+        let index = self.lane(lane);
+        self.lane_mut(index).paused = Some(hold);
+        if let Some(until) = hold.until {
+            self.timers.set(until, Timer::Lane(lane));
+        }
+    }
+
+    /// Ends a pause of everything.
+    pub fn resume_all(&mut self, now: Timestamp) {
+        self.paused_all = None;
+        self.ring_every_lane(now);
+    }
+
+    /// Ends a tenant's pause.
+    pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
+        self.paused_tenants.remove(&tenant);
+        self.ring_every_lane(now);
+    }
+
+    /// Ends a lane's pause.
+    pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
+        if let Some(index) = self.lane_index.get(&lane).copied() {
+            self.lane_mut(index).paused = None;
+            self.ring_lane(index, now);
+        }
+    }
+
+    fn set_pause_timer(&mut self, hold: Hold) {
+        if let Some(until) = hold.until {
+            self.timers.set(until, Timer::Pause);
+        }
+    }
+
+    /// Holds a lane; of two holds the one that lasts longer counts.
+    fn hold(&mut self, lane: LaneId, hold: Hold) {
+        let index = self.lane(lane);
+        let lane_mut = self.lane_mut(index);
+        let longer = match (lane_mut.hold.map(|held| held.until), hold.until) {
+            (Some(None), _) => false,
+            (Some(Some(held)), Some(asked)) => asked > held,
+            _ => true,
+        };
+        if longer {
+            lane_mut.hold = Some(hold);
+            if let Some(until) = hold.until {
+                self.timers.set(until, Timer::Lane(lane));
+            }
+        }
+    }
+
+    /// What holds a lane, at any of its gates.
+    fn holding(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
+        if let Some(hold) = self.paused_all.filter(|hold| hold.holds(now)) {
+            return Some(hold);
+        }
+        if !self.paused_tenants.is_empty()
+            && let Some(settings) = &lane.settings
+            && let Some(hold) = self.paused_tenants.get(&settings.tenant).filter(|hold| hold.holds(now))
+        {
+            return Some(*hold);
+        }
+        lane.held(now)
+    }
+
+    fn may_send(&self, index: u32, now: Timestamp) -> bool {
+        let lane = self.lane_ref(index);
+        lane.has_slot() && self.holding(lane, now).is_none()
+    }
+
+    // --- one delivery's way through the window ---
+
+    /// The first of a lane's ready deliveries, if the lane may send; it goes to the ring's end.
+    fn pop(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
+        self.lane_mut(index).in_ring[tier.index()] = false;
+        let id = if self.may_send(index, now) { self.lane_mut(index).pop(tier) } else { None };
+        self.ring(index, tier, now);
+        self.drop_if_idle(index, now);
+        // An entry whose delivery has ended or left since is passed over.
+        id.filter(|id| self.items.get(id).is_some_and(|item| item.stage == Stage::Ready))
+    }
+
+    /// Lets every deadline that has come take effect.
+    fn fire(&mut self, now: Timestamp) {
+        while let Some(timer) = self.timers.take(now) {
+            match timer {
+                Timer::Due(id) => self.due(id, now),
+                Timer::Over(id) => self.over.push(id),
+                Timer::Pause => self.ring_every_lane(now),
+                Timer::Lane(lane) => {
+                    if let Some(index) = self.lane_index.get(&lane).copied() {
+                        self.ring_lane(index, now);
+                        self.drop_if_idle(index, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn due(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        match item.delivery.state.due() {
+            Some(due) if due > now => {} // it was moved; a later entry stands for it
+            _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.unacknowledged.push(id),
+            _ => {
+                item.stage = Stage::Ready;
+                let (lane, tier) = (item.delivery.lane, item.delivery.tier);
+                let index = self.lane(lane);
+                self.lane_mut(index).push(tier, id);
+                self.ring(index, tier, now);
+            }
+        }
+    }
+
+    fn start(&mut self, id: DeliveryId, index: u32) -> Start {
+        self.lane_mut(index).in_flight += 1;
+        self.in_flight.insert(id);
+        let refused = &mut self.refused_moves;
+        let item = self.items.get_mut(&id).expect("picked from the window");
+        move_to(&mut item.delivery, State::Dispatching, refused);
+        item.stage = Stage::InFlight;
+        let delivery = &item.delivery;
+        Start {
+            delivery: id,
+            message: delivery.message,
+            lane: delivery.lane,
+            attempt: delivery.attempts.saturating_add(1),
+            expires: delivery.expiry.at(),
+            compact: delivery.compact == delivery::Compact::InUse,
+        }
+    }
+
+    /// An attempt is over: its slots are free again.
+    fn landed(&mut self, id: DeliveryId, now: Timestamp) {
+        self.in_flight.remove(&id);
+        let lane = self.items[&id].delivery.lane;
+        let index = self.lane(lane);
+        let lane = self.lane_mut(index);
+        lane.in_flight = lane.in_flight.saturating_sub(1);
+        self.ring_lane(index, now);
+    }
+
+    /// Takes over a decision; from here on it is being recorded.
+    fn apply(&mut self, id: DeliveryId, decision: &Decision, cause: Cause, now: Timestamp) -> Record {
+        let item = self.items.get_mut(&id).expect("decided about one in the window");
+        let attempts_before = item.delivery.attempts;
+        item.delivery.attempts = decision.attempts;
+        item.delivery.previous_wait = decision.previous_wait;
+        item.delivery.limited_in_a_row = decision.limited_in_a_row;
+        item.delivery.compact = decision.compact;
+        let mut next = decision.state;
+        if !next.is_terminal()
+            && let Some(cut) = self.cuts.cause(&item.delivery)
+        {
+            next = cut::ended(cut, now);
+        }
+        if matches!(next, State::Retry { .. }) {
+            item.delivery.last_cause = Some(cause);
+        }
+        self.record(id, next, attempts_before)
+    }
+
+    /// Ends one that is not in flight.
+    fn end(&mut self, id: DeliveryId, end: State) -> Record {
+        let attempts = self.items[&id].delivery.attempts;
+        self.record(id, end, attempts)
+    }
+
+    /// Ends one whose time to live is over, unless it is under way or was sent already.
+    fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<Record> {
+        let item = self.items.get(&id)?;
+        let waits = matches!(item.stage, Stage::Ready | Stage::Waiting);
+        if !waits || !item.delivery.expiry.is_over(now) || matches!(item.delivery.state, State::AwaitingAck { .. }) {
+            return None;
+        }
+        Some(self.end(id, State::Expired { at: now }))
+    }
+
+    fn record(&mut self, id: DeliveryId, next: State, attempts_before: u16) -> Record {
+        let lane = self.lane_of(id);
+        let strict = lane.is_some_and(Lane::is_strict);
+        let holds_on_dead =
+            strict && lane.and_then(|lane| lane.settings.as_ref()).is_some_and(|set| set.on_dead == OnDead::Hold);
+        let refused = &mut self.refused_moves;
+        let item = self.items.get_mut(&id).expect("records are made of what is in the window");
+        move_to(&mut item.delivery, next, refused);
+        item.stage = Stage::Recording;
+        // A strict lane's rows stay where their queue is found, also between attempts.
+        item.place = if strict { Place::Spilled } else { Place::Delayed };
+        Record {
+            delivery: item.delivery.clone(),
+            attempts_before,
+            place: item.place,
+            shard: Shard::of(item.delivery.lane),
+            pauses_lane: holds_on_dead && matches!(next, State::Dead { .. }),
+            ends_endpoint: false,
+        }
+    }
+}
+
+fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
+    if delivery.state.become_(next).is_err() {
+        *refused += 1;
+    }
+}

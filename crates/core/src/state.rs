@@ -1,0 +1,262 @@
+//! The life of a delivery: its states and the one table of moves between them (A2).
+//!
+//! Invariant: a terminal state never changes. Every change goes through [`State::become_`], which
+//! refuses what the table does not hold; whoever calls it counts refusals.
+
+use std::fmt;
+
+use crate::cause::Cause;
+use crate::time::Timestamp;
+
+/// Where a delivery is, with what belongs to that place and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Accepted and not tried yet; `next` on the dispatch loop moves it on once `due` has come.
+    Queued {
+        /// Not before this.
+        due: Timestamp,
+    },
+    /// Being sent right now. Lives in the owner's memory only; the attempt's outcome moves it on.
+    Dispatching,
+    /// Tried and failed; waits for the next attempt.
+    Retry {
+        /// Not before this.
+        due: Timestamp,
+        /// Why the last attempt failed.
+        cause: Cause,
+    },
+    /// Taken by the receiver; a receipt or the deadline moves it on.
+    AwaitingAck {
+        /// When we stop waiting for the receipt.
+        until: Timestamp,
+    },
+    /// The receiver has it. Terminal.
+    Delivered {
+        /// When.
+        at: Timestamp,
+    },
+    /// Given up; kept as a dead letter. Terminal.
+    Dead {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        cause: Cause,
+    },
+    /// Its time to live was over. Terminal.
+    Expired {
+        /// When.
+        at: Timestamp,
+    },
+    /// Ended by its owner or by something newer. Terminal.
+    Cancelled {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// A state's name alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the states themselves say what they mean")]
+pub enum Phase {
+    Queued,
+    Dispatching,
+    Retry,
+    AwaitingAck,
+    Delivered,
+    Dead,
+    Expired,
+    Cancelled,
+}
+
+use Phase::{AwaitingAck, Cancelled, Dead, Delivered, Dispatching, Expired, Queued, Retry};
+
+/// Every move there is: from, to, and what makes it. Anything else is refused.
+pub const TABLE: &[(Phase, Phase, &str)] = &[
+    (Queued, Dispatching, "its turn"),
+    (Queued, Expired, "TTL over"),
+    (Queued, Cancelled, "cancelled or superseded"),
+    (Queued, Dead, "endpoint gone or quarantined"),
+    (Dispatching, Queued, "not sent, nothing tried yet"),
+    (Dispatching, Delivered, "2xx"),
+    (Dispatching, AwaitingAck, "2xx, receipt required"),
+    (Dispatching, Retry, "failed, or not sent"),
+    (Dispatching, Dead, "refused, or tries spent"),
+    (Dispatching, Expired, "no retry fits the TTL"),
+    (Dispatching, Cancelled, "failed after a cancel"),
+    (Retry, Dispatching, "due, and its turn"),
+    (Retry, Delivered, "late receipt"),
+    (Retry, Expired, "TTL over"),
+    (Retry, Cancelled, "cancelled or superseded"),
+    (Retry, Dead, "endpoint gone or quarantined"),
+    (AwaitingAck, Delivered, "receipt"),
+    (AwaitingAck, Retry, "no receipt in time"),
+    (AwaitingAck, Dead, "no receipt, tries spent"),
+    (AwaitingAck, Expired, "no receipt, no retry fits the TTL"),
+    (AwaitingAck, Cancelled, "cancelled"),
+];
+
+/// A move the table does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Illegal {
+    /// Where it was, and stays.
+    pub from: Phase,
+    /// Where it may not go.
+    pub to: Phase,
+}
+
+impl fmt::Display for Illegal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a delivery cannot go from {} to {}", self.from.name(), self.to.name())
+    }
+}
+
+impl std::error::Error for Illegal {}
+
+impl Phase {
+    /// Every phase, in reading order.
+    pub const ALL: [Self; 8] = [Queued, Dispatching, Retry, AwaitingAck, Delivered, Dead, Expired, Cancelled];
+
+    /// The state's name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Queued => "queued",
+            Dispatching => "dispatching",
+            Retry => "retry",
+            AwaitingAck => "awaiting_ack",
+            Delivered => "delivered",
+            Dead => "dead",
+            Expired => "expired",
+            Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether nothing ever leaves this state.
+    pub fn is_terminal(self) -> bool {
+        TABLE.iter().all(|(from, ..)| *from != self)
+    }
+
+    /// Whether the table holds this move.
+    pub fn may_become(self, to: Self) -> bool {
+        TABLE.iter().any(|(a, b, _)| *a == self && *b == to)
+    }
+}
+
+impl State {
+    /// The state's name.
+    pub const fn phase(&self) -> Phase {
+        match self {
+            Self::Queued { .. } => Queued,
+            Self::Dispatching => Dispatching,
+            Self::Retry { .. } => Retry,
+            Self::AwaitingAck { .. } => AwaitingAck,
+            Self::Delivered { .. } => Delivered,
+            Self::Dead { .. } => Dead,
+            Self::Expired { .. } => Expired,
+            Self::Cancelled { .. } => Cancelled,
+        }
+    }
+
+    /// Whether it never changes again.
+    pub const fn is_terminal(&self) -> bool {
+        matches!(self.phase(), Delivered | Dead | Expired | Cancelled)
+    }
+
+    /// When its next step is due, while there is one.
+    pub const fn due(&self) -> Option<Timestamp> {
+        match self {
+            Self::Queued { due } | Self::Retry { due, .. } => Some(*due),
+            Self::AwaitingAck { until } => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Moves on, or says why it may not and stays.
+    pub fn become_(&mut self, next: Self) -> Result<(), Illegal> {
+        if !self.phase().may_become(next.phase()) {
+            return Err(Illegal { from: self.phase(), to: next.phase() });
+        }
+        *self = next;
+        Ok(())
+    }
+}
+
+/// The table as a Mermaid diagram, for `docs/states.md`.
+pub fn mermaid() -> String {
+    let mut text = String::from("stateDiagram-v2\n    [*] --> queued\n");
+    for (from, to, why) in TABLE {
+        text += &format!("    {} --> {}: {why}\n", from.name(), to.name());
+    }
+    for phase in Phase::ALL.into_iter().filter(|phase| phase.is_terminal()) {
+        text += &format!("    {} --> [*]\n", phase.name());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_state() -> impl Strategy<Value = State> {
+        let at = Timestamp::from_millis(7);
+        prop::sample::select(vec![
+            State::Queued { due: at },
+            State::Dispatching,
+            State::Retry { due: at, cause: Cause::Unavailable },
+            State::AwaitingAck { until: at },
+            State::Delivered { at },
+            State::Dead { at, cause: Cause::NotFound },
+            State::Expired { at },
+            State::Cancelled { at, cause: Cause::Cancelled },
+        ])
+    }
+
+    #[test]
+    fn terminal_by_name_and_terminal_by_table_agree() {
+        let terminal: Vec<_> = Phase::ALL.into_iter().filter(|phase| phase.is_terminal()).collect();
+        assert_eq!(terminal, [Delivered, Dead, Expired, Cancelled]);
+    }
+
+    #[test]
+    fn no_move_stands_twice_in_the_table() {
+        for (index, (from, to, _)) in TABLE.iter().enumerate() {
+            assert!(TABLE[index + 1..].iter().all(|(a, b, _)| (a, b) != (from, to)), "{from:?} to {to:?}");
+        }
+    }
+
+    #[test]
+    fn every_state_can_reach_an_end() {
+        for phase in Phase::ALL {
+            let mut reached = vec![phase];
+            let mut at = 0;
+            while at < reached.len() {
+                let here = reached[at];
+                reached.extend(TABLE.iter().filter(|(from, to, _)| *from == here && !reached.contains(to)).map(|row| row.1).collect::<Vec<_>>());
+                at += 1;
+            }
+            assert!(reached.iter().any(|phase| phase.is_terminal()), "{phase:?} leads nowhere");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_of_any_length_stays_on_the_table_and_ends_for_good(walk in prop::collection::vec(any_state(), 0..40)) {
+            let mut state = State::Queued { due: Timestamp::from_millis(0) };
+            for next in walk {
+                let before = state;
+                let allowed = TABLE.iter().any(|(a, b, _)| *a == before.phase() && *b == next.phase());
+                match state.become_(next) {
+                    Ok(()) => prop_assert!(allowed && !before.is_terminal()),
+                    Err(refused) => {
+                        prop_assert!(!allowed);
+                        prop_assert_eq!(state, before, "a refused move changes nothing");
+                        prop_assert_eq!(refused.from, before.phase());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! How a row's key looks to the outside: `msg_` and 36 characters that sort by time and tell
+//! nothing else.
+//!
+//! The characters are the base-32 numeral of 176 bits: the time (48 bits, milliseconds), then one
+//! AES-128 block of kind (8), writer (24), sequence number (40), the time again (48) and zeros (8).
+//! Opening an id gives the row's key without a look-up; kind, time and zeros are 64 bits that a
+//! made-up id must guess. The order of texts of one kind is the order of their times, because the
+//! digits' order in ASCII is their order as numbers.
+//!
+//! Invariant: an id is opened from exactly one text; any other spelling is refused.
+
+use std::fmt;
+
+use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey, UnboundCipherKey};
+use zeroize::Zeroizing;
+
+use crate::random;
+
+/// Writers, sequence numbers and times above these do not fit an id.
+pub const WRITER_MAX: u32 = (1 << 24) - 1;
+/// See [`WRITER_MAX`].
+pub const SEQ_MAX: u64 = (1 << 40) - 1;
+/// See [`WRITER_MAX`]. The year 10889.
+pub const TIME_MS_MAX: u64 = (1 << 48) - 1;
+
+/// Crockford's digits: no `i`, `l`, `o` or `u`, so that nothing is misread.
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const DIGIT_COUNT: usize = 36;
+const TIME_BYTES: usize = 6;
+const BLOCK_BYTES: usize = 16;
+const VALUE_BYTES: usize = TIME_BYTES + BLOCK_BYTES;
+/// 36 digits hold 180 bits, 4 more than there are: the first digit is 0 or 1.
+const PADDING_BITS: u32 = 4;
+
+const _: () = assert!(VALUE_BYTES * 8 + PADDING_BITS as usize == DIGIT_COUNT * 5);
+
+/// What an id names. The numbers are inside every id ever given out: they never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the prefixes say it")]
+#[repr(u8)]
+pub enum Kind {
+    Message = 1,
+    Delivery = 2,
+    Endpoint = 3,
+    Tenant = 4,
+    Credential = 5,
+    Replay = 6,
+    Key = 7,
+}
+
+impl Kind {
+    /// Every kind there is.
+    pub const ALL: [Self; 7] = [
+        Self::Message,
+        Self::Delivery,
+        Self::Endpoint,
+        Self::Tenant,
+        Self::Credential,
+        Self::Replay,
+        Self::Key,
+    ];
+
+    /// What its ids begin with.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Message => "msg_",
+            Self::Delivery => "dlv_",
+            Self::Endpoint => "ep_",
+            Self::Tenant => "tn_",
+            Self::Credential => "crd_",
+            Self::Replay => "rpl_",
+            Self::Key => "key_",
+        }
+    }
+}
+
+/// What an id says once it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// What it names.
+    pub kind: Kind,
+    /// Who made the row.
+    pub writer: u32,
+    /// The row's place in its writer's sequence.
+    pub seq: u64,
+    /// When the row was made.
+    pub time_ms: u64,
+}
+
+/// The key all ids of an installation are made under. Made once; ids die with it.
+pub struct IdKey {
+    bytes: Zeroizing<[u8; 16]>,
+    // Both directions with their key schedules made.
+    seal: EncryptingKey,
+    open: DecryptingKey,
+}
+
+impl IdKey {
+    /// A new key.
+    pub fn generate() -> Self {
+        Self::from_bytes(random::bytes())
+    }
+
+    /// A key as it was stored.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let bytes = Zeroizing::new(bytes);
+        let key = || UnboundCipherKey::new(&AES_128, &*bytes).expect("AES-128 takes any 16 bytes");
+        let seal = EncryptingKey::ecb(key()).expect("AES-128 has this mode");
+        let open = DecryptingKey::ecb(key()).expect("AES-128 has this mode");
+        Self { bytes, seal, open }
+    }
+
+    /// The key as it is stored.
+    pub fn to_bytes(&self) -> Zeroizing<[u8; 16]> {
+        self.bytes.clone()
+    }
+
+    /// The id of a row.
+    ///
+    /// # Panics
+    /// If a number does not fit: the stores mint none that large.
+    pub fn mint(&self, kind: Kind, writer: u32, seq: u64, time_ms: u64) -> String {
+        assert!(writer <= WRITER_MAX, "writer {writer} does not fit an id");
+        assert!(seq <= SEQ_MAX, "sequence number {seq} does not fit an id");
+        assert!(time_ms <= TIME_MS_MAX, "time {time_ms} ms does not fit an id");
+        let time = &time_ms.to_be_bytes()[2..];
+
+        let mut value = [0; VALUE_BYTES];
+        let (open_time, block) = value.split_at_mut(TIME_BYTES);
+        open_time.copy_from_slice(time);
+        block[0] = kind as u8;
+        block[1..4].copy_from_slice(&writer.to_be_bytes()[1..]);
+        block[4..9].copy_from_slice(&seq.to_be_bytes()[3..]);
+        block[9..15].copy_from_slice(time);
+        self.seal.encrypt(block).expect("a whole block");
+
+        let prefix = kind.prefix();
+        let mut text = String::with_capacity(prefix.len() + DIGIT_COUNT);
+        text.push_str(prefix);
+        push_digits(&value, &mut text);
+        text
+    }
+
+    /// What an id says; `None` for anything this key did not make.
+    pub fn open(&self, text: &str) -> Option<Opened> {
+        let (kind, digits) = Kind::ALL
+            .into_iter()
+            .find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
+        let mut value = parse_digits(digits.as_bytes())?;
+        let (open_time, block) = value.split_at_mut(TIME_BYTES);
+        self.open
+            .decrypt(block, DecryptionContext::None)
+            .expect("a whole block");
+
+        let genuine = block[0] == kind as u8 && block[9..15] == *open_time && block[15] == 0;
+        genuine.then(|| Opened {
+            kind,
+            writer: number(&block[1..4]).try_into().expect("three bytes"),
+            seq: number(&block[4..9]),
+            time_ms: number(open_time),
+        })
+    }
+}
+
+impl fmt::Debug for IdKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdKey(hidden)")
+    }
+}
+
+fn push_digits(value: &[u8; VALUE_BYTES], text: &mut String) {
+    let mut bits: u32 = 0;
+    let mut held = PADDING_BITS;
+    for byte in value {
+        bits = bits << 8 | u32::from(*byte);
+        held += 8;
+        while held >= 5 {
+            held -= 5;
+            text.push(char::from(DIGITS[(bits >> held & 31) as usize]));
+        }
+    }
+}
+
+/// The value of exactly 36 digits whose padding is zero.
+fn parse_digits(digits: &[u8]) -> Option<[u8; VALUE_BYTES]> {
+    let digits: &[u8; DIGIT_COUNT] = digits.try_into().ok()?;
+    let first = digit_value(digits[0])?;
+    if first > 1 {
+        return None;
+    }
+    let mut value = [0; VALUE_BYTES];
+    let mut filled = 0;
+    let mut bits = u32::from(first);
+    let mut held = 5 - PADDING_BITS;
+    for digit in &digits[1..] {
+        bits = bits << 5 | u32::from(digit_value(*digit)?);
+        held += 5;
+        if held >= 8 {
+            held -= 8;
+            value[filled] = (bits >> held).to_le_bytes()[0];
+            filled += 1;
+        }
+    }
+    Some(value)
+}
+
+fn digit_value(digit: u8) -> Option<u8> {
+    const NONE: u8 = u8::MAX;
+    const VALUES: [u8; 256] = {
+        let mut values = [NONE; 256];
+        let mut value: u8 = 0;
+        while (value as usize) < DIGITS.len() {
+            values[DIGITS[value as usize] as usize] = value;
+            value += 1;
+        }
+        values
+    };
+    Some(VALUES[usize::from(digit)]).filter(|value| *value != NONE)
+}
+
+fn number(big_endian: &[u8]) -> u64 {
+    big_endian.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> IdKey {
+        IdKey::from_bytes(std::array::from_fn(|place| u8::try_from(place).expect("below 16")))
+    }
+
+    fn any_kind() -> impl Strategy<Value = Kind> {
+        prop::sample::select(Kind::ALL.to_vec())
+    }
+
+    fn any_opened() -> impl Strategy<Value = Opened> {
+        (any_kind(), 0..=WRITER_MAX, 0..=SEQ_MAX, 0..=TIME_MS_MAX).prop_map(|(kind, writer, seq, time_ms)| Opened {
+            kind,
+            writer,
+            seq,
+            time_ms,
+        })
+    }
+
+    fn mint(key: &IdKey, opened: Opened) -> String {
+        key.mint(opened.kind, opened.writer, opened.seq, opened.time_ms)
+    }
+
+    /// The expected texts were made by another implementation of AES and of base 32.
+    #[test]
+    fn an_id_once_given_out_keeps_its_meaning() {
+        let cases = [
+            (
+                Kind::Message,
+                1,
+                1,
+                1_800_000_000_000,
+                "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18",
+            ),
+            (
+                Kind::Delivery,
+                0x12_3456,
+                0x12_3456_789a,
+                1_800_000_000_001,
+                "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h",
+            ),
+            (
+                Kind::Key,
+                WRITER_MAX,
+                SEQ_MAX,
+                TIME_MS_MAX,
+                "key_1zzzzzzzzzwc10nvwas72ktcfvtdnf4tm4jq",
+            ),
+            (Kind::Endpoint, 0, 0, 0, "ep_00000000004cq2ch93rzn3zs2cpgxcatjdqj"),
+        ];
+        for (kind, writer, seq, time_ms, text) in cases {
+            let opened = Opened {
+                kind,
+                writer,
+                seq,
+                time_ms,
+            };
+            assert_eq!(mint(&key(), opened), text);
+            assert_eq!(key().open(text), Some(opened));
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_id_is_refused() {
+        let id = key().mint(Kind::Message, 1, 2, 1_800_000_000_000);
+        let digits = id.strip_prefix("msg_").expect("a message's id");
+        let wrong = [
+            String::new(),
+            "msg_".to_owned(),
+            digits.to_owned(),
+            format!("msg{digits}"),
+            format!("dlv_{digits}"),
+            format!("MSG_{digits}"),
+            format!("msg_{}", digits.to_uppercase()),
+            format!("msg_0{digits}"),
+            format!("{id}0"),
+            format!("{id} "),
+            format!(" {id}"),
+            id[..id.len() - 1].to_owned(),
+            format!("msg_{}é", &digits[..34]),
+            // The same numeral but for a bit of padding.
+            format!("msg_2{}", &digits[1..]),
+        ];
+        for text in wrong {
+            assert_eq!(key().open(&text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn two_installations_do_not_open_each_others_ids() {
+        let id = IdKey::generate().mint(Kind::Tenant, 1, 2, 3);
+        assert_eq!(IdKey::generate().open(&id), None);
+    }
+
+    #[test]
+    fn a_printed_key_shows_nothing() {
+        assert_eq!(format!("{:?}", key()), "IdKey(hidden)");
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_opens_to_what_it_was_made_of(opened in any_opened()) {
+            let key = IdKey::generate();
+            let text = mint(&key, opened);
+            prop_assert_eq!(text.len(), opened.kind.prefix().len() + DIGIT_COUNT);
+            prop_assert_eq!(IdKey::from_bytes(*key.to_bytes()).open(&text), Some(opened));
+        }
+
+        #[test]
+        fn texts_are_in_the_order_of_their_times(one in any_opened(), other in any_opened(), near in 1..10_000u64) {
+            let key = key();
+            let text = mint(&key, one);
+            for time_ms in [other.time_ms, one.time_ms.saturating_sub(near), (one.time_ms + near).min(TIME_MS_MAX)] {
+                if time_ms != one.time_ms {
+                    let later = mint(&key, Opened { kind: one.kind, time_ms, ..other });
+                    prop_assert_eq!(one.time_ms.cmp(&time_ms), text.cmp(&later));
+                }
+            }
+        }
+
+        #[test]
+        fn a_changed_character_is_refused_wherever_it_is(opened in any_opened(), place: prop::sample::Index, other in 0u8..128) {
+            let key = key();
+            let mut text = mint(&key, opened).into_bytes();
+            let place = place.index(text.len());
+            prop_assume!(text[place] != other);
+            text[place] = other;
+            let text = String::from_utf8(text).expect("ASCII");
+            prop_assert_eq!(key.open(&text), None);
+        }
+
+        #[test]
+        fn whatever_comes_in_never_panics(text in "\\PC*|(msg|ep)_[0-9a-z]{36}") {
+            prop_assert_eq!(key().open(&text), None);
+        }
+    }
+}

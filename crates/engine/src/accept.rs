@@ -1,0 +1,131 @@
+//! Accepting: a message becomes deliveries, one transaction makes them durable, and only then is
+//! anything promised (A1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::fanout::Fanout;
+use posthaste_core::id::{EndpointId, MessageId, TenantId};
+use posthaste_core::queue::Place;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
+use posthaste_store::{Accepted, Message, NewDelivery, Store, StoreError};
+
+use crate::clock::Clock;
+use crate::destination::Destination;
+use crate::engine::Engine;
+
+/// A message as a producer hands it in, checked at the edge.
+#[derive(Clone, Debug)]
+pub struct NewMessage {
+    /// Whose.
+    pub tenant: TenantId,
+    /// What happened.
+    pub event_type: Option<String>,
+    /// The payload, byte for byte.
+    pub body: Bytes,
+    /// The caller's own id for the whole affair.
+    pub correlation_id: Option<String>,
+    /// How urgent.
+    pub tier: Tier,
+    /// How long it is worth sending.
+    pub ttl: Option<Duration>,
+    /// Not before this.
+    pub deliver_at: Option<Timestamp>,
+    /// To whom; everybody who wants such events when empty.
+    pub endpoints: Vec<EndpointId>,
+}
+
+/// The promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The message's id.
+    pub message: MessageId,
+    /// The id the world knows it by.
+    pub public_id: String,
+    /// What ties everything about it together.
+    pub correlation_id: String,
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// When it stops being worth sending, by its own TTL.
+    pub expires_at: Option<Timestamp>,
+    /// How many deliveries it became.
+    pub deliveries: usize,
+}
+
+/// Why a message was not accepted. Nothing was promised.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAccepted {
+    /// An endpoint that was named does not exist, is another tenant's, or is gone.
+    #[error("there is no endpoint {0} to send to")]
+    NoSuchEndpoint(EndpointId),
+    /// The store could not take it.
+    #[error("the message could not be made durable")]
+    Store(#[from] StoreError),
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Makes a message durable and promises its delivery.
+    pub async fn accept(&self, new: NewMessage) -> Result<Promise, NotAccepted> {
+        let wanted = self.recipients(&new).await?;
+        let now = self.clock.now();
+        let id = MessageId(self.mint(1 + wanted.len() as u64));
+        let public_id = self.public_id(Kind::Message, id.0, now);
+        let correlation_id = new.correlation_id.unwrap_or_else(|| public_id.clone());
+        let fanout = Fanout {
+            message: id,
+            tier: new.tier,
+            accepted_at: now,
+            deliver_at: new.deliver_at,
+            ttl: new.ttl,
+            ack_within: None,
+            has_compact: false,
+        };
+        let deliveries: Vec<NewDelivery> = wanted
+            .iter()
+            .zip(0..)
+            .map(|(to, index)| {
+                let delivery = fanout.delivery(index, &to.candidate());
+                let spilling = self.handle.is_spilling(to.lane.lane, new.tier);
+                let place = Place::for_new(to.lane.order, spilling, now, fanout.born());
+                NewDelivery { delivery, place, lane: Arc::clone(&to.lane) }
+            })
+            .collect();
+        let promise = Promise {
+            message: id,
+            public_id,
+            correlation_id: correlation_id.clone(),
+            accepted_at: now,
+            expires_at: new.ttl.map(|ttl| fanout.born() + ttl),
+            deliveries: deliveries.len(),
+        };
+        let message = Arc::new(Message {
+            id,
+            tenant: new.tenant,
+            at: now,
+            event_type: new.event_type,
+            correlation_id,
+            body: new.body,
+            compact: None,
+        });
+        self.store.accept(self.session, vec![Accepted { message, deliveries }]).await?;
+        Ok(promise)
+    }
+
+    async fn recipients(&self, new: &NewMessage) -> Result<Vec<Arc<Destination>>, NotAccepted> {
+        if new.endpoints.is_empty() {
+            let everybody = self.destinations.of_tenant(new.tenant).await?;
+            let wants = |to: &&Arc<Destination>| to.candidate().wants(new.event_type.as_deref());
+            return Ok(everybody.iter().filter(wants).cloned().collect());
+        }
+        let mut named = Vec::with_capacity(new.endpoints.len());
+        for id in &new.endpoints {
+            let known = self.destinations.load(*id).await?;
+            let known = known.filter(|to| to.endpoint.tenant == new.tenant && to.takes_messages());
+            named.push(known.ok_or(NotAccepted::NoSuchEndpoint(*id))?);
+        }
+        Ok(named)
+    }
+}

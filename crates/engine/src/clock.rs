@@ -1,0 +1,156 @@
+//! The one place that reads a clock.
+//!
+//! Due times are wall-clock milliseconds; waiting uses a monotonic clock anchored to the wall
+//! clock at the start. A jump of the wall clock therefore neither fires everything at once nor
+//! stalls: the anchor follows it slowly ([`Anchor::follow`]) and the jump can be reported.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use posthaste_core::time::Timestamp;
+use tokio::time::Instant;
+
+/// Tells the time, and when on the runtime's clock a time will come.
+pub trait Clock: Clone + Send + Sync + 'static {
+    /// Now.
+    fn now(&self) -> Timestamp;
+
+    /// The runtime's instant at which [`Clock::now`] will reach `at`.
+    fn instant(&self, at: Timestamp) -> Instant;
+}
+
+/// The anchor follows the wall clock by at most this share of the time that passed: an hour's
+/// jump is taken over in ten hours, and no minute is ever shorter than 54 or longer than 66 s.
+const FOLLOW: i64 = 10;
+
+/// A monotonic clock tied to the wall clock at one point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    wall: Timestamp,
+    elapsed: Duration,
+}
+
+impl Anchor {
+    /// Ties `wall` to the monotonic clock's reading.
+    pub const fn new(wall: Timestamp, elapsed: Duration) -> Self {
+        Self { wall, elapsed }
+    }
+
+    /// The time at a reading of the monotonic clock.
+    pub fn at(&self, elapsed: Duration) -> Timestamp {
+        let since = i64::try_from(elapsed.saturating_sub(self.elapsed).as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(self.wall.as_millis().saturating_add(since))
+    }
+
+    /// Follows the wall clock a little; answers how far it is off, in milliseconds.
+    pub fn follow(&mut self, elapsed: Duration, wall: Timestamp) -> i64 {
+        let here = self.at(elapsed);
+        let off = wall.as_millis().saturating_sub(here.as_millis());
+        let passed = here.as_millis().saturating_sub(self.wall.as_millis());
+        let step = off.clamp(-(passed / FOLLOW), passed / FOLLOW);
+        *self = Self { wall: Timestamp::from_millis(here.as_millis().saturating_add(step)), elapsed };
+        off.saturating_sub(step)
+    }
+}
+
+/// The machine's clock, or a faster one for demos and tests.
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    anchor: Arc<Mutex<Anchor>>,
+    began: Instant,
+    scale: u32,
+}
+
+impl SystemClock {
+    /// The machine's clock.
+    pub fn new() -> Self {
+        Self::scaled(1)
+    }
+
+    /// A clock that runs `scale` times as fast from now on. Demos say so on the screen.
+    pub fn scaled(scale: u32) -> Self {
+        let anchor = Anchor::new(wall(), Duration::ZERO);
+        Self { anchor: Arc::new(Mutex::new(anchor)), began: Instant::now(), scale: scale.max(1) }
+    }
+
+    /// Looks at the wall clock and follows it a little; answers how far it is off. A scaled clock
+    /// follows nothing.
+    pub fn follow(&self) -> i64 {
+        if self.scale != 1 {
+            return 0;
+        }
+        self.lock().follow(self.elapsed(), wall())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed().saturating_mul(self.scale)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Anchor> {
+        self.anchor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        self.lock().at(self.elapsed())
+    }
+
+    fn instant(&self, at: Timestamp) -> Instant {
+        let wait = at.since(self.now()) / self.scale;
+        // Far beyond any wait that means something, and still within what the runtime can add.
+        Instant::now() + wait.min(Duration::from_secs(86_400 * 365))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the wall clock is read")]
+fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    fn ms(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_jump_of_the_wall_clock_is_followed_slowly_in_both_directions() {
+        for jump in [HOUR_MS, -HOUR_MS] {
+            let mut anchor = Anchor::new(ms(10 * HOUR_MS), Duration::ZERO);
+            let minute = Duration::from_secs(60);
+            let left = anchor.follow(minute, ms(10 * HOUR_MS + 60_000 + jump));
+            assert_eq!(left, jump - jump.signum() * 6_000, "a tenth of the minute is taken over");
+            let gone = anchor.at(minute).as_millis() - 10 * HOUR_MS;
+            assert_eq!(gone, 60_000 + jump.signum() * 6_000);
+        }
+    }
+
+    #[test]
+    fn a_small_drift_is_corrected_at_once() {
+        let mut anchor = Anchor::new(ms(0), Duration::ZERO);
+        assert_eq!(anchor.follow(Duration::from_secs(60), ms(60_020)), 0);
+        assert_eq!(anchor.at(Duration::from_secs(61)), ms(61_020));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scaled_clock_runs_faster_and_waits_less() {
+        let clock = SystemClock::scaled(600);
+        let start = clock.now();
+        let at = start + Duration::from_secs(600);
+        assert_eq!(clock.instant(at) - Instant::now(), Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(clock.now(), at);
+    }
+}

@@ -1,0 +1,80 @@
+//! A job under way: it ends in exactly one [`Done`], even when its task does not live to say so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::Full;
+use posthaste_core::Cause;
+use tokio::sync::mpsc::OwnedPermit;
+use tokio::time::Instant;
+
+use super::{Answer, Done, Fault, Job};
+use crate::target::Target;
+
+/// A job, its deadline and its place in the results.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    token: u64,
+    target: Arc<Target>,
+    request: Request<Full<Bytes>>,
+    deadline: Instant,
+    sent_at: Instant,
+    /// Reserved when the job was taken: a result never waits for room.
+    reply: Option<OwnedPermit<Done>>,
+}
+
+impl Attempt {
+    pub(super) fn new(job: Job, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
+        let Job { token, target, request, deadline } = job;
+        Self { token, target, request, deadline: deadline.min(now + timeout), sent_at: now, reply: Some(reply) }
+    }
+
+    pub(super) fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The request as it goes out: its path and host are the target's, its framing is HTTP's.
+    pub(super) fn take_request(&mut self) -> Request<Full<Bytes>> {
+        let mut request = std::mem::take(&mut self.request);
+        *request.uri_mut() = self.target.path().clone();
+        let headers = request.headers_mut();
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::TRANSFER_ENCODING);
+        headers.insert(header::HOST, self.target.host_field().clone());
+        request
+    }
+
+    pub(super) fn finish(mut self, result: Result<Answer, Fault>) {
+        self.reply(result);
+    }
+
+    /// Undoes [`Attempt::new`]: nobody hears of it.
+    pub(super) fn into_job(mut self) -> Job {
+        self.reply = None;
+        Job {
+            token: self.token,
+            target: Arc::clone(&self.target),
+            request: std::mem::take(&mut self.request),
+            deadline: self.deadline,
+        }
+    }
+
+    fn reply(&mut self, result: Result<Answer, Fault>) {
+        if let Some(reply) = self.reply.take() {
+            reply.send(Done { token: self.token, result, took: self.sent_at.elapsed() });
+        }
+    }
+}
+
+impl Drop for Attempt {
+    /// A panic or an aborted runtime: we cannot know how far it came.
+    fn drop(&mut self) {
+        self.reply(Err(Fault { cause: Cause::Unknown, detail: Some("connector_stopped") }));
+    }
+}

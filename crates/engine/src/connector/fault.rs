@@ -1,0 +1,149 @@
+//! What an error on the way means (B1, B3, B7). Pure: an error in, a cause out.
+//!
+//! The question that decides most: had anything of the request been written? If not, the receiver
+//! cannot have it; if so, it may, and the cause is `unknown`.
+
+use std::error::Error;
+use std::io;
+
+use posthaste_core::Cause;
+
+use super::Fault;
+use crate::target::Refusal;
+
+impl Fault {
+    pub(super) const fn new(cause: Cause, detail: &'static str) -> Self {
+        Self { cause, detail: Some(detail) }
+    }
+
+    const fn plain(cause: Cause) -> Self {
+        Self { cause, detail: None }
+    }
+
+    /// Out of time while waiting for an answer, or before it was our turn to ask.
+    pub(super) const fn timeout(written: bool) -> Self {
+        let cause = if written { Cause::Unknown } else { Cause::ConnectTimeout };
+        Self::new(cause, "attempt_timeout")
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::DnsNotFound => Self::plain(Cause::DnsNotFound),
+            Refusal::DnsFailed => Self::plain(Cause::DnsFailed),
+            refused => Self::new(Cause::AddressRefused, refused.code()),
+        }
+    }
+}
+
+/// No TCP connection.
+pub(super) fn of_connect(error: &io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Fault::plain(Cause::ConnectRefused),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => Fault::plain(Cause::ConnectReset),
+        io::ErrorKind::TimedOut => Fault::plain(Cause::ConnectTimeout),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            Fault::new(Cause::ConnectRefused, "unreachable")
+        }
+        // No descriptors or ports left: ours, but to the delivery it is a connection it did not get.
+        _ => Fault::new(Cause::ConnectTimeout, "local_resources"),
+    }
+}
+
+/// No TLS session: nothing of the request was written.
+pub(super) fn of_handshake(error: &io::Error) -> Fault {
+    use rustls::{Error as Tls, InvalidMessage};
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>()) {
+        Some(Tls::InvalidCertificate(_) | Tls::NoCertificatesPresented | Tls::UnsupportedNameType) => {
+            Fault::plain(Cause::TlsCertificate)
+        }
+        // The first byte is of no TLS record: something else speaks on that port.
+        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => Fault::new(Cause::ProtocolError, "not_tls"),
+        _ => Fault::plain(Cause::TlsHandshake),
+    }
+}
+
+/// No answer to a request handed to HTTP.
+pub(super) fn of_exchange(error: &hyper::Error, written: bool) -> Fault {
+    let was_reset = find_io(error).is_some_and(is_reset);
+    if error.is_parse_too_large() {
+        Fault::plain(Cause::ResponseHeadTooLarge)
+    } else if error.is_parse() {
+        Fault::plain(Cause::ProtocolError)
+    } else {
+        match (written, was_reset) {
+            (false, false) => Fault::plain(Cause::ClosedEarly),
+            (false, true) => Fault::plain(Cause::ConnectReset),
+            (true, false) => Fault::new(Cause::Unknown, "connection_closed"),
+            (true, true) => Fault::new(Cause::Unknown, "connection_reset"),
+        }
+    }
+}
+
+/// A body that could not be read to its end: `None` where the status stands all the same, because
+/// the connection broke, or because of trailers, which we would not look at anyway.
+pub(super) fn of_body(error: &hyper::Error) -> Option<Fault> {
+    let inner = find_io(error)?;
+    if !matches!(inner.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
+        return None;
+    }
+    // The library tells its framing errors apart by their text alone.
+    let text = inner.to_string();
+    if text.contains("trailer") {
+        None
+    } else if text.contains("over limit") {
+        Some(Fault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"))
+    } else {
+        Some(Fault::new(Cause::ProtocolError, "bad_framing"))
+    }
+}
+
+fn find_io(error: &hyper::Error) -> Option<&io::Error> {
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if let Some(found) = inner.downcast_ref::<io::Error>() {
+            return Some(found);
+        }
+        source = inner.source();
+    }
+    None
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_connect_has_the_cause_an_operator_would_name() {
+        let check = |kind: io::ErrorKind, cause: Cause| assert_eq!(of_connect(&kind.into()).cause, cause, "{kind:?}");
+        check(io::ErrorKind::ConnectionRefused, Cause::ConnectRefused);
+        check(io::ErrorKind::HostUnreachable, Cause::ConnectRefused);
+        check(io::ErrorKind::ConnectionReset, Cause::ConnectReset);
+        check(io::ErrorKind::TimedOut, Cause::ConnectTimeout);
+        check(io::ErrorKind::AddrNotAvailable, Cause::ConnectTimeout);
+    }
+
+    #[test]
+    fn a_certificate_that_does_not_fit_is_told_from_a_handshake_that_was_cut() {
+        let tls = |error: rustls::Error| of_handshake(&io::Error::new(io::ErrorKind::InvalidData, error)).cause;
+        let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+        assert_eq!(tls(expired), Cause::TlsCertificate);
+        assert_eq!(tls(rustls::Error::HandshakeNotComplete), Cause::TlsHandshake);
+        assert_eq!(of_handshake(&io::ErrorKind::UnexpectedEof.into()).cause, Cause::TlsHandshake);
+    }
+
+    #[test]
+    fn a_refused_address_keeps_its_code_and_a_missing_name_its_cause() {
+        assert_eq!(Fault::from(Refusal::IpPrivate), Fault::new(Cause::AddressRefused, "ip_private"));
+        assert_eq!(Fault::from(Refusal::DnsNotFound).cause, Cause::DnsNotFound);
+        assert_eq!(Fault::from(Refusal::DnsFailed).cause, Cause::DnsFailed);
+    }
+}

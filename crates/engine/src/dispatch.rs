@@ -1,0 +1,443 @@
+//! The dispatch loop as a state machine: `step(now, roll, event) → effects`.
+//!
+//! Everything that can wake the loop is an [`Event`], everything it can ask for is an [`Effect`].
+//! It reads no clock, rolls no dice and waits for nothing, so the simulator drives the very code
+//! that production runs; the production shell is [`driver`].
+//!
+//! A delivery's way: [`Event::Arrived`] → `core::queue` says whose turn it is → [`Effect::Send`] →
+//! [`Event::Finished`] → `core::delivery::settle` decides → [`Call::Settle`] → [`Reply::Settled`].
+//!
+//! Invariants: nothing is sent after it was decided to end; what a delivery becomes is acted on
+//! only once the store has it; every row of the store is in the window, or will be read when its
+//! turn comes: a notice of a committed row always moves the cursor that would have passed it.
+
+mod asked;
+pub mod call;
+pub mod driver;
+mod late;
+mod rows;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::Verdict;
+use posthaste_core::dice::Roll;
+use posthaste_core::hold::{Hold, Why};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
+use posthaste_core::id_map::{IdMap, IdSet};
+use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
+
+pub use asked::{Answer, Command, Ticket};
+pub use call::{Call, Reply};
+use late::Late;
+use rows::Sweep;
+
+/// Settlements in one call: a group commit's worth.
+const SETTLE_BATCH_MAX: usize = 512;
+/// With this many outcomes not yet written, nothing more is sent: what cannot be recorded must
+/// not be done.
+const UNSETTLED_MAX: usize = 4_096;
+/// Payloads that ride from accept to send without being read back.
+const RIDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How soon a store call that failed is made again.
+const CALL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Everything that can wake the loop.
+#[derive(Debug)]
+pub enum Event {
+    /// The session has begun.
+    Started(Box<posthaste_store::Start>),
+    /// Deliveries became durable.
+    Arrived(Vec<Arrival>),
+    /// Attempts ended.
+    Finished(Vec<Finished>),
+    /// The store answered.
+    Replied(Reply),
+    /// Somebody asks for something.
+    Asked(Ticket, Command),
+    /// The time of [`Dispatch::wake_at`] has come.
+    Woke,
+    /// Stop sending; what is in flight ends and is recorded.
+    Drain,
+}
+
+/// Everything the loop can ask for.
+#[derive(Debug)]
+pub enum Effect {
+    /// Make an attempt and report it as [`Event::Finished`].
+    Send(Send),
+    /// Call the store and report its answer as [`Event::Replied`].
+    Store(Call),
+    /// Tell whoever asked.
+    Answer(Ticket, Answer),
+}
+
+/// An attempt to make.
+#[derive(Clone, Debug)]
+pub struct Send {
+    /// Of what.
+    pub start: Start,
+    /// What to send, when it came along; otherwise it is in the store.
+    pub message: Option<Arc<Message>>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Which delivery's.
+    pub delivery: DeliveryId,
+    /// What the channel says of it.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What the loop has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Attempts that ended.
+    pub attempts: u64,
+    /// Deliveries that ended.
+    pub ended: u64,
+    /// Settlements the store refused.
+    pub stale: u64,
+}
+
+/// The dispatch loop's whole state.
+#[derive(Debug)]
+pub struct Dispatch {
+    session: Session,
+    queue: Queue,
+    /// Outcomes to write, then the batch being written.
+    unsettled: VecDeque<Settlement>,
+    settling: Vec<DeliveryId>,
+    /// Payloads of deliveries in the window that came along with their accept.
+    riding: IdMap<DeliveryId, Arc<Message>>,
+    riding_bytes: usize,
+    late: Late,
+    sweeps: BTreeMap<Scope, Sweep>,
+    look_for_over_at: Timestamp,
+    lanes_asked: IdSet<LaneId>,
+    lanes_to_ask: Vec<LaneId>,
+    /// Deliveries that left the window while a page was under way: its rows may be older.
+    departed: IdSet<DeliveryId>,
+    pages_under_way: u32,
+    to_spill: Vec<posthaste_core::queue::Shed>,
+    /// Whoever waits for a receipt to be recorded.
+    receipts: IdMap<DeliveryId, Vec<Ticket>>,
+    failed_calls: Vec<Call>,
+    call_again_at: Timestamp,
+    highest: Key,
+    draining: bool,
+    counters: Counters,
+}
+
+impl Dispatch {
+    /// A loop that has not begun: its first event is [`Event::Started`].
+    pub fn new(limits: Limits, session: Session) -> Self {
+        Self {
+            session,
+            queue: Queue::new(limits),
+            unsettled: VecDeque::new(),
+            settling: Vec::new(),
+            riding: IdMap::default(),
+            riding_bytes: 0,
+            late: Late::default(),
+            sweeps: BTreeMap::new(),
+            look_for_over_at: Timestamp::MAX,
+            lanes_asked: IdSet::default(),
+            lanes_to_ask: Vec::new(),
+            departed: IdSet::default(),
+            pages_under_way: 0,
+            to_spill: Vec::new(),
+            receipts: IdMap::default(),
+            failed_calls: Vec::new(),
+            call_again_at: Timestamp::MAX,
+            highest: Key::from_raw(0),
+            draining: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes in one event and says what to do about it, in order.
+    pub fn step(&mut self, now: Timestamp, roll: Roll, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Started(start) => self.started(now, *start, effects),
+            Event::Arrived(arrivals) => {
+                for arrival in arrivals {
+                    self.arrived(now, arrival);
+                }
+            }
+            Event::Finished(finished) => {
+                for finished in finished {
+                    self.finished(now, roll, &finished, effects);
+                }
+            }
+            Event::Replied(reply) => self.replied(now, reply, effects),
+            Event::Asked(ticket, command) => self.asked(now, ticket, command, effects),
+            Event::Woke => {}
+            Event::Drain => self.draining = true,
+        }
+        self.pump(now, roll, effects);
+    }
+
+    /// When to send [`Event::Woke`] if nothing happens before.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        let sweeps = self.sweeps.values().filter(|sweep| !sweep.paging).map(|sweep| sweep.look_at).min();
+        [self.queue.wake_at(), self.late.look_at(), sweeps, Some(self.look_for_over_at), Some(self.call_again_at)]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at < Timestamp::MAX)
+            .min()
+    }
+
+    /// Whether a drain has come to its end: nothing is in flight and everything is recorded.
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.queue.in_flight() == 0 && self.unsettled.is_empty() && self.settling.is_empty()
+    }
+
+    /// Whether new rows of this queue belong behind the window.
+    pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
+        self.queue.is_spilling(lane, tier)
+    }
+
+    /// Takes the queues that began or ended to spill since the last call.
+    pub fn take_spilling_changes(&mut self) -> Vec<(LaneId, Tier, bool)> {
+        self.queue.take_spilling_changes()
+    }
+
+    /// Why a delivery of this lane waits, as far as this owner knows.
+    pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId) -> Explained {
+        self.queue
+            .explain(now, delivery)
+            .unwrap_or_else(|| Explained::Waits(self.queue.explain_lane(now, lane)))
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Moves between states that the table refused: anything but zero is a bug.
+    pub fn refused_moves(&self) -> u64 {
+        self.queue.refused_moves()
+    }
+
+    /// Attempts under way.
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// Deliveries in memory.
+    pub fn window(&self) -> usize {
+        self.queue.len()
+    }
+
+    // --- events ---
+
+    fn arrived(&mut self, now: Timestamp, arrival: Arrival) {
+        let delivery = &arrival.new.delivery;
+        let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
+        self.highest = self.highest.max(id.0);
+        self.queue.set_lane(now, &arrival.new.lane);
+        match arrival.new.place {
+            Place::Ready => {
+                if self.admit_or_spill(now, arrival.new.delivery, Place::Ready) {
+                    self.ride(id, arrival.message);
+                }
+            }
+            // Whatever an index knows is read from the store, and only from there: a row that
+            // came in by two doors could be sent by both.
+            Place::Delayed => {
+                self.late.notice(delivery.state.due().unwrap_or(now), id);
+                self.queue.forget_idle_lane(lane, now);
+            }
+            Place::Spilled => self.queue.spilled(lane, tier),
+        }
+    }
+
+    fn finished(&mut self, now: Timestamp, roll: Roll, finished: &Finished, effects: &mut Vec<Effect>) {
+        let id = finished.delivery;
+        let verdict = &finished.verdict;
+        if verdict.class == posthaste_core::Class::Ours {
+            self.queue.put_back(now, id, now + CALL_AGAIN);
+            return;
+        }
+        let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else { return };
+        self.counters.attempts += 1;
+        if record.ends_endpoint {
+            self.cut(now, Scope::Lane(record.delivery.lane), self.highest, Cause::EndpointGone, None, effects);
+        }
+        let attempt = Attempt {
+            number: record.attempts_before.saturating_add(1),
+            at: now,
+            took: finished.took,
+            cause: verdict.cause,
+            status: verdict.status,
+        };
+        self.record(record, Some(attempt));
+    }
+
+    fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
+        match reply {
+            Reply::Settled(results) => self.settled(now, &results, effects),
+            Reply::Paged(query, page) => self.paged(now, query, page, effects),
+            Reply::Spilled(sheds) => {
+                for shed in sheds {
+                    self.queue.spilled(shed.lane, shed.tier);
+                    self.ask_for(shed.lane);
+                }
+            }
+            Reply::Lanes(asked, found) => self.lanes_found(now, asked, &found, effects),
+            Reply::Cut { scope, ticket, ended, in_flight } => {
+                self.sweeps.entry(scope).or_default().look_at = now;
+                if let Some(ticket) = ticket {
+                    effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
+                }
+            }
+            Reply::Uncut => {}
+            Reply::Paused(_, ticket) => {
+                if let Some(ticket) = ticket {
+                    effects.push(Effect::Answer(ticket, Answer::Done));
+                }
+            }
+            Reply::Resumed(scope, ticket) => {
+                self.resume(now, scope);
+                effects.push(Effect::Answer(ticket, Answer::Done));
+            }
+            Reply::Failed(call) => {
+                self.failed_calls.push(call);
+                self.call_again_at = self.call_again_at.min(now + CALL_AGAIN);
+            }
+        }
+    }
+
+    fn settled(&mut self, now: Timestamp, results: &[Settled], effects: &mut Vec<Effect>) {
+        let ids = std::mem::take(&mut self.settling);
+        assert_eq!(ids.len(), results.len(), "the store answers for every settlement");
+        for (id, result) in ids.into_iter().zip(results) {
+            let recorded = match result {
+                Settled::Done => self.queue.recorded(now, id),
+                Settled::Stale => {
+                    self.counters.stale += 1;
+                    self.queue.refused(now, id);
+                    Recorded::Ended
+                }
+            };
+            match recorded {
+                Recorded::Waits => continue,
+                Recorded::Again(record) => {
+                    self.record(record, None);
+                    continue;
+                }
+                Recorded::Left(due) => {
+                    self.depart(id);
+                    self.late.notice(due, id);
+                }
+                Recorded::Ended => {
+                    self.counters.ended += u64::from(*result == Settled::Done);
+                    self.depart(id);
+                }
+            }
+            for ticket in self.receipts.remove(&id).unwrap_or_default() {
+                effects.push(Effect::Answer(ticket, Answer::Done));
+            }
+        }
+    }
+
+    // --- what follows from every event ---
+
+    fn pump(&mut self, now: Timestamp, roll: Roll, effects: &mut Vec<Effect>) {
+        self.call_again(now, effects);
+        while let Some(record) = self.queue.next_ack_timeout(now, roll) {
+            self.record(record, None);
+        }
+        while !self.draining && self.unsettled.len() + self.settling.len() < UNSETTLED_MAX {
+            match self.queue.next(now) {
+                Some(Pick::Send(start)) => {
+                    let message = self.riding.get(&start.delivery).cloned();
+                    effects.push(Effect::Send(Send { start, message }));
+                }
+                Some(Pick::End(record)) => self.record(record, None),
+                None => break,
+            }
+        }
+        self.read_what_is_due(now, effects);
+        self.write_what_is_decided(effects);
+    }
+
+    fn write_what_is_decided(&mut self, effects: &mut Vec<Effect>) {
+        if self.settling.is_empty() && !self.unsettled.is_empty() {
+            let batch: Vec<Settlement> =
+                self.unsettled.drain(..self.unsettled.len().min(SETTLE_BATCH_MAX)).collect();
+            self.settling.extend(batch.iter().map(|settlement| settlement.record.delivery.id));
+            effects.push(Effect::Store(Call::Settle(batch)));
+        }
+        if !self.to_spill.is_empty() {
+            effects.push(Effect::Store(Call::Spill(std::mem::take(&mut self.to_spill))));
+        }
+        if !self.lanes_to_ask.is_empty() {
+            effects.push(Effect::Store(Call::Lanes(std::mem::take(&mut self.lanes_to_ask))));
+        }
+    }
+
+    fn call_again(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if now >= self.call_again_at {
+            self.call_again_at = Timestamp::MAX;
+            effects.extend(self.failed_calls.drain(..).map(Effect::Store));
+        }
+    }
+
+    fn record(&mut self, record: Record, attempt: Option<Attempt>) {
+        if record.pauses_lane {
+            self.queue.pause_lane(record.delivery.lane, Hold { why: Why::Paused, until: None });
+        }
+        self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
+    }
+
+    fn ride(&mut self, id: DeliveryId, message: Arc<Message>) {
+        let bytes = message.body.len();
+        if self.riding_bytes + bytes <= RIDING_BYTES_MAX {
+            self.riding_bytes += bytes;
+            self.riding.insert(id, message);
+        }
+    }
+
+    /// A delivery left the window.
+    fn depart(&mut self, id: DeliveryId) {
+        if let Some(message) = self.riding.remove(&id) {
+            self.riding_bytes -= message.body.len();
+        }
+        if self.pages_under_way > 0 {
+            self.departed.insert(id);
+        }
+    }
+
+    fn pause(&mut self, pause: Pause) {
+        let hold = Hold { why: Why::Paused, until: pause.until };
+        match pause.scope {
+            PauseScope::All => self.queue.pause_all(hold),
+            PauseScope::Tenant(tenant) => self.queue.pause_tenant(tenant, hold),
+            PauseScope::Lane(lane) => self.queue.pause_lane(lane, hold),
+        }
+    }
+
+    fn resume(&mut self, now: Timestamp, scope: PauseScope) {
+        match scope {
+            PauseScope::All => self.queue.resume_all(now),
+            PauseScope::Tenant(tenant) => self.queue.resume_tenant(tenant, now),
+            PauseScope::Lane(lane) => self.queue.resume_lane(lane, now),
+        }
+    }
+}
+
+/// The ids a message and its deliveries have: one after the other, from one sequence.
+pub fn delivery_of(message: MessageId, index: u64) -> DeliveryId {
+    DeliveryId(message.0.plus(1 + index))
+}

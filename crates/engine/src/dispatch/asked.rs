@@ -1,0 +1,127 @@
+//! What the API asks of the loop. Every change of a delivery goes through its owner, so that the
+//! check before a send is against memory.
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
+use posthaste_core::queue::Explained;
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Page, Pause, PauseScope, Query};
+
+use super::call::Call;
+use super::{Dispatch, Effect};
+
+/// Tells an answer's asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Something to do for somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// End every delivery of a message that is not in flight.
+    Cancel(MessageId),
+    /// End everything that waits for a lane, up to this id.
+    EndLane(LaneId, Key, Cause),
+    /// Hold; nothing is sent once it is answered.
+    Pause(Pause),
+    /// End a pause.
+    Resume(PauseScope),
+    /// A signed receipt came for this delivery.
+    Receipt(DeliveryId),
+    /// Why does a delivery of this lane wait?
+    Explain(DeliveryId, LaneId),
+}
+
+/// What became of a [`Command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is durable and in force.
+    Done,
+    /// So many were ended; so many were in flight and may still arrive.
+    Ended {
+        /// Never sent from now on.
+        ended: u64,
+        /// May still arrive.
+        in_flight: u64,
+    },
+    /// Nothing to do: the delivery has ended, or was never sent.
+    Nothing,
+    /// Why it waits.
+    Explained(Explained),
+}
+
+impl Dispatch {
+    pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
+        match command {
+            Command::Cancel(message) => {
+                let everything = Key::from_raw(u64::MAX >> 1);
+                self.cut(now, Scope::Message(message), everything, Cause::Cancelled, Some(ticket), effects);
+            }
+            Command::EndLane(lane, upto, cause) => {
+                self.cut(now, Scope::Lane(lane), upto, cause, Some(ticket), effects);
+            }
+            // In force here before it is durable, so that nothing slips out in between.
+            Command::Pause(pause) => {
+                self.pause(pause);
+                effects.push(Effect::Store(Call::Pause(pause, Some(ticket))));
+            }
+            // Durable before it is in force: a crash in between must not send what is paused.
+            Command::Resume(scope) => effects.push(Effect::Store(Call::Resume(scope, ticket))),
+            Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
+            Command::Explain(delivery, lane) => {
+                let explained = self.explain(now, delivery, lane);
+                effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
+            }
+        }
+    }
+
+    /// Marks memory first, then the store; the answer comes once both have it.
+    pub(super) fn cut(
+        &mut self,
+        now: Timestamp,
+        scope: Scope,
+        upto: Key,
+        cause: Cause,
+        ticket: Option<Ticket>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let spared = self.queue.cut(scope, upto, cause);
+        let sweep = self.sweeps.entry(scope).or_default();
+        sweep.upto = sweep.upto.max(upto);
+        sweep.cause = cause;
+        effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, ticket)));
+    }
+
+    fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {
+        if !self.queue.knows(delivery) {
+            self.receipts.entry(delivery).or_default().push(ticket);
+            self.read(Query::One(delivery), 1, effects);
+            return;
+        }
+        match self.queue.receipt(now, delivery) {
+            Some(record) => {
+                self.receipts.entry(delivery).or_default().push(ticket);
+                self.record(record, None);
+            }
+            None if self.queue.is_under_way(delivery) => self.receipts.entry(delivery).or_default().push(ticket),
+            None => effects.push(Effect::Answer(ticket, Answer::Nothing)),
+        }
+    }
+
+    /// The row a receipt is for was read.
+    pub(super) fn receipt_row(&mut self, now: Timestamp, id: DeliveryId, page: Page, effects: &mut Vec<Effect>) {
+        let row = page.rows.into_iter().next().filter(|row| row.delivery.attempts > 0 && !self.departed.contains(&id));
+        let record = row.and_then(|row| {
+            let delivered = State::Delivered { at: now };
+            self.queue.end_row(row.delivery, row.place, delivered)
+        });
+        if let Some(record) = record {
+            self.record(record, None);
+        } else if !self.queue.is_under_way(id) {
+            for ticket in self.receipts.remove(&id).unwrap_or_default() {
+                effects.push(Effect::Answer(ticket, Answer::Nothing));
+            }
+        }
+    }
+}

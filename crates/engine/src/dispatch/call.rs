@@ -1,0 +1,133 @@
+//! What the loop asks of the store, and what the store answers.
+
+use std::sync::Arc;
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::queue::{LaneSettings, Shed};
+use posthaste_store::{
+    Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError,
+};
+
+use super::asked::Ticket;
+
+/// One call, one transaction.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Record outcomes.
+    Settle(Vec<Settlement>),
+    /// Read rows, at most this many.
+    Page(Query, u32),
+    /// Move rows behind the window.
+    Spill(Vec<Shed>),
+    /// Look up lanes.
+    Lanes(Vec<LaneId>),
+    /// Put a cut in force.
+    Cut(Cut, Option<Ticket>),
+    /// Forget a cut.
+    Uncut(Scope),
+    /// Record a pause.
+    Pause(Pause, Option<Ticket>),
+    /// End a pause.
+    Resume(PauseScope, Ticket),
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// For each settlement, in order.
+    Settled(Vec<Settled>),
+    /// The rows.
+    Paged(Query, Page),
+    /// They are behind the window.
+    Spilled(Vec<Shed>),
+    /// Those asked for, and those that exist.
+    Lanes(Vec<LaneId>, Vec<Arc<LaneSettings>>),
+    /// The cut is durable.
+    Cut {
+        /// Of what.
+        scope: Scope,
+        /// Who asked.
+        ticket: Option<Ticket>,
+        /// How many pending deliveries it ended.
+        ended: u64,
+        /// How many were in flight and may still arrive.
+        in_flight: u64,
+    },
+    /// The cut is forgotten.
+    Uncut,
+    /// The pause is durable.
+    Paused(Pause, Option<Ticket>),
+    /// The pause is over.
+    Resumed(PauseScope, Ticket),
+    /// The store could not: the call is made again.
+    Failed(Call),
+}
+
+/// Carries out a call.
+pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
+    Ok(match call {
+        Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
+        Call::Page(query, limit) => Reply::Paged(query, store.page(query, limit).await?),
+        Call::Spill(sheds) => {
+            store.spill(session, ids(&sheds)).await?;
+            Reply::Spilled(sheds)
+        }
+        Call::Lanes(lanes) => {
+            let found = store.lanes(lanes.clone()).await?;
+            Reply::Lanes(lanes, found)
+        }
+        Call::Cut(cut, ticket) => {
+            let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
+            Reply::Cut { scope, ticket, in_flight, ended: store.cut(session, cut).await? }
+        }
+        Call::Uncut(scope) => {
+            store.uncut(session, scope).await?;
+            Reply::Uncut
+        }
+        Call::Pause(pause, ticket) => {
+            store.pause(session, pause).await?;
+            Reply::Paused(pause, ticket)
+        }
+        Call::Resume(scope, ticket) => {
+            store.resume(session, scope).await?;
+            Reply::Resumed(scope, ticket)
+        }
+    })
+}
+
+/// Carries out a call on a store in memory, at once: the simulator decides when.
+pub fn perform_now(memory: &mut Memory, session: Session, call: Call) -> Result<Reply, StoreError> {
+    Ok(match call {
+        Call::Settle(batch) => Reply::Settled(memory.settle(session, batch)?),
+        Call::Page(query, limit) => Reply::Paged(query, memory.page(query, limit)),
+        Call::Spill(sheds) => {
+            memory.spill(session, &ids(&sheds))?;
+            Reply::Spilled(sheds)
+        }
+        Call::Lanes(lanes) => {
+            let found = memory.lanes(&lanes);
+            Reply::Lanes(lanes, found)
+        }
+        Call::Cut(cut, ticket) => {
+            let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
+            Reply::Cut { scope, ticket, in_flight, ended: memory.cut(session, cut)? }
+        }
+        Call::Uncut(scope) => {
+            memory.uncut(session, scope)?;
+            Reply::Uncut
+        }
+        Call::Pause(pause, ticket) => {
+            memory.pause(session, pause)?;
+            Reply::Paused(pause, ticket)
+        }
+        Call::Resume(scope, ticket) => {
+            memory.resume(session, scope)?;
+            Reply::Resumed(scope, ticket)
+        }
+    })
+}
+
+fn ids(sheds: &[Shed]) -> Vec<DeliveryId> {
+    sheds.iter().map(|shed| shed.delivery).collect()
+}

@@ -1,0 +1,181 @@
+//! The loop's shell: waits for whatever comes first, feeds it to [`Dispatch::step`], carries out
+//! the effects. It decides nothing; what stands in its `select!` only waits.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use posthaste_core::dice::Roll;
+use posthaste_core::id::LaneId;
+use posthaste_core::id_map::IdSet;
+use posthaste_core::queue::Limits;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Start, Store, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Call, Reply, perform};
+use super::{Answer, Command, Dispatch, Effect, Event, Finished, Send, Ticket};
+use crate::clock::Clock;
+
+/// Questions that may wait for the loop at once; more wait at the door.
+const ASKED_MAX: usize = 1_024;
+
+/// Makes attempts. What is given to [`Transport::send`] ends as one [`Finished`], whatever
+/// happens; the loop bounds how many are under way.
+pub trait Transport: std::marker::Send {
+    /// Begins an attempt. Does not wait.
+    fn send(&mut self, send: Send, now: Timestamp);
+
+    /// Waits for attempts that ended. Losing interest half-way loses none of them.
+    fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + std::marker::Send;
+}
+
+/// Rolls dice: a seeded one makes a run repeatable.
+pub type Dice = Box<dyn FnMut() -> Roll + std::marker::Send>;
+
+/// Asks the loop for things from elsewhere in the process.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    asked: mpsc::Sender<(Command, oneshot::Sender<Answer>)>,
+    spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
+}
+
+/// The loop has ended: the process is going down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine is shutting down; ask again after the restart")]
+pub struct Ended;
+
+impl Handle {
+    /// Asks, and waits for the answer.
+    pub async fn ask(&self, command: Command) -> Result<Answer, Ended> {
+        let (answer, answered) = oneshot::channel();
+        self.asked.send((command, answer)).await.map_err(|_| Ended)?;
+        answered.await.map_err(|_| Ended)
+    }
+
+    /// Whether new rows of this queue belong behind the window.
+    pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
+        self.spilling.read().unwrap_or_else(PoisonError::into_inner).contains(&(lane, tier))
+    }
+}
+
+/// The dispatch loop with everything it needs to run.
+pub struct Driver<S, T, C> {
+    dispatch: Dispatch,
+    start: Option<Start>,
+    store: Arc<S>,
+    transport: T,
+    clock: C,
+    dice: Dice,
+    asked: mpsc::Receiver<(Command, oneshot::Sender<Answer>)>,
+    waiting: BTreeMap<Ticket, oneshot::Sender<Answer>>,
+    tickets: u64,
+    spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
+}
+
+impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
+    /// A loop over this store, transport and clock, and the handle to ask it.
+    pub fn new(limits: Limits, start: Start, store: Arc<S>, transport: T, clock: C, dice: Dice) -> (Self, Handle) {
+        let (sender, asked) = mpsc::channel(ASKED_MAX);
+        let spilling = Arc::new(RwLock::default());
+        let handle = Handle { asked: sender, spilling: Arc::clone(&spilling) };
+        let dispatch = Dispatch::new(limits, start.session);
+        let driver = Self {
+            dispatch,
+            start: Some(start),
+            store,
+            transport,
+            clock,
+            dice,
+            asked,
+            waiting: BTreeMap::new(),
+            tickets: 0,
+            spilling,
+        };
+        (driver, handle)
+    }
+
+    /// Runs until `stop`, then lets what is in flight end and be recorded.
+    ///
+    /// An error means that the store has stopped or belongs to another session: nothing more may
+    /// be sent.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), StoreError> {
+        let store = Arc::clone(&self.store);
+        let session = self.start.as_ref().expect("a driver runs once").session;
+        let mut calls = FuturesUnordered::new();
+        let mut effects = Vec::new();
+        let mut event = Event::Started(Box::new(self.start.take().expect("a driver runs once")));
+        let mut stopping = false;
+        let timer = tokio::time::sleep_until(tokio::time::Instant::now());
+        tokio::pin!(timer);
+        loop {
+            self.dispatch.step(self.clock.now(), (self.dice)(), event, &mut effects);
+            self.publish_spilling();
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Send(send) => self.transport.send(send, self.clock.now()),
+                    Effect::Store(call) => calls.push(called(&store, session, call)),
+                    Effect::Answer(ticket, answer) => self.answer(ticket, answer),
+                }
+            }
+            if self.dispatch.is_drained() {
+                return Ok(());
+            }
+            let wake = self.dispatch.wake_at();
+            if let Some(at) = wake {
+                let at = self.clock.instant(at);
+                if timer.deadline() != at {
+                    timer.as_mut().reset(at);
+                }
+            }
+            event = tokio::select! {
+                biased;
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    Event::Drain
+                }
+                Some(reply) = calls.next(), if !calls.is_empty() => Event::Replied(reply?),
+                finished = self.transport.finished() => Event::Finished(finished),
+                Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
+                arrivals = store.arrivals() => Event::Arrived(arrivals),
+                () = &mut timer, if wake.is_some() => Event::Woke,
+            };
+        }
+    }
+
+    fn ticket(&mut self, command: Command, answer: oneshot::Sender<Answer>) -> Event {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.waiting.insert(ticket, answer);
+        Event::Asked(ticket, command)
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            // Whoever asked may have left; the work is done all the same.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    fn publish_spilling(&mut self) {
+        let changes = self.dispatch.take_spilling_changes();
+        if changes.is_empty() {
+            return;
+        }
+        let mut spilling = self.spilling.write().unwrap_or_else(PoisonError::into_inner);
+        for (lane, tier, spills) in changes {
+            if spills {
+                spilling.insert((lane, tier));
+            } else {
+                spilling.remove(&(lane, tier));
+            }
+        }
+    }
+}
+
+async fn called<S: Store>(store: &Arc<S>, session: posthaste_store::Session, call: Call) -> Result<Reply, StoreError> {
+    perform(store.as_ref(), session, call).await
+}

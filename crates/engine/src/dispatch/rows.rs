@@ -1,0 +1,218 @@
+//! Reading rows back: what a crash left, what is due, what overflowed, what a cut covers, what is
+//! over its time to live.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{self, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{Key, LaneId};
+use posthaste_core::queue::{Admission, LaneSettings, Place, Shed};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Page, Query, Row, Start};
+
+use super::call::Call;
+use super::{Dispatch, Effect, late};
+
+/// Rows in one page of a start, a sweep or a scan: small enough to share the store with others.
+const SCAN_PAGE: u32 = 500;
+/// How often the whole store is looked through for rows whose time to live is over (D2: 10 min).
+const LOOK_FOR_OVER: Duration = Duration::from_secs(300);
+/// How soon a sweep looks again while some of its rows are under way.
+const SWEEP_AGAIN: Duration = Duration::from_secs(1);
+
+/// A cut whose rows are being turned into outcomes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sweep {
+    pub(super) upto: Key,
+    pub(super) cause: Cause,
+    pub(super) look_at: Timestamp,
+    pub(super) paging: bool,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Self { upto: Key::from_raw(0), cause: Cause::Cancelled, look_at: Timestamp::MAX, paging: false }
+    }
+}
+
+impl Dispatch {
+    /// Takes over what earlier sessions left.
+    pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
+        self.session = start.session;
+        for cut in start.cuts {
+            self.queue.cut(cut.scope, cut.upto, cut.cause);
+            self.sweeps.insert(cut.scope, Sweep { upto: cut.upto, cause: cut.cause, look_at: now, paging: false });
+        }
+        for pause in start.pauses {
+            self.pause(pause);
+        }
+        for (lane, tier) in start.spilled {
+            self.queue.spilled(lane, tier);
+            self.ask_for(lane);
+        }
+        self.late.start(now);
+        self.look_for_over_at = now;
+        self.read(Query::Left { after: None, before: self.session.writer }, SCAN_PAGE, effects);
+    }
+
+    /// Reads whatever it is time to read.
+    pub(super) fn read_what_is_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if let Some(query) = self.late.next(now) {
+            self.read(query, late::PAGE, effects);
+        }
+        while let Some(wanted) = self.queue.next_page(now) {
+            let query = Query::Spilled { lane: wanted.lane, tier: wanted.tier, order: wanted.order };
+            self.read(query, wanted.limit, effects);
+        }
+        let due = |sweep: &Sweep| !sweep.paging && sweep.look_at <= now;
+        let scopes: Vec<Scope> = self.sweeps.iter().filter(|(_, sweep)| due(sweep)).map(|(scope, _)| *scope).collect();
+        for scope in scopes {
+            self.sweeps.entry(scope).or_default().paging = true;
+            self.read(Query::Cut(scope), SCAN_PAGE, effects);
+        }
+        if now >= self.look_for_over_at {
+            self.look_for_over_at = now + LOOK_FOR_OVER;
+            self.read(Query::Over { now }, SCAN_PAGE, effects);
+        }
+        self.to_spill.extend(self.queue.shed(now));
+        for index in 0..self.to_spill.len() {
+            let id = self.to_spill[index].delivery;
+            self.depart(id);
+        }
+    }
+
+    pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
+        self.pages_under_way += 1;
+        effects.push(Effect::Store(Call::Page(query, limit)));
+    }
+
+    pub(super) fn paged(&mut self, now: Timestamp, query: Query, page: Page, effects: &mut Vec<Effect>) {
+        match query {
+            Query::Left { before, .. } => {
+                let last = page.rows.last().map(|row| row.delivery.id);
+                for row in page.rows {
+                    self.take_in(now, row);
+                }
+                if page.more {
+                    self.read(Query::Left { after: last, before }, SCAN_PAGE, effects);
+                }
+            }
+            Query::Delayed { .. } => {
+                self.late.paged(now, &page);
+                for row in page.rows {
+                    self.take_in(now, row);
+                }
+            }
+            Query::Spilled { lane, tier, .. } => {
+                let mut more = page.more;
+                for row in page.rows {
+                    more |= !self.take_in(now, row);
+                }
+                self.queue.paged(now, lane, tier, more);
+            }
+            Query::Cut(scope) => self.sweep(now, scope, page, effects),
+            Query::Over { now: then } => {
+                for row in page.rows {
+                    self.end_row(row, State::Expired { at: then });
+                }
+                if page.more {
+                    self.look_for_over_at = now + SWEEP_AGAIN;
+                }
+            }
+            Query::One(id) => self.receipt_row(now, id, page, effects),
+        }
+        self.pages_under_way -= 1;
+        if self.pages_under_way == 0 {
+            self.departed.clear();
+        }
+    }
+
+    /// Lets a row into the window, unless the page is older than what is known of it. `false`
+    /// when the row must be looked at again.
+    fn take_in(&mut self, now: Timestamp, row: Row) -> bool {
+        let (id, lane) = (row.delivery.id, row.delivery.lane);
+        self.highest = self.highest.max(id.0);
+        if self.departed.contains(&id) {
+            if row.place == Place::Delayed {
+                self.late.notice(row.delivery.state.due().unwrap_or(now), id);
+            }
+            return false;
+        }
+        if row.place != Place::Spilled {
+            self.admit_or_spill(now, row.delivery, row.place);
+            self.ask_for(lane);
+            return true;
+        }
+        let admission = self.queue.admit(now, row.delivery, row.place);
+        self.ask_for(lane);
+        admission != Admission::NoRoom
+    }
+
+    /// Lets one in, or moves it behind the window: what nobody indexes must not be forgotten.
+    pub(super) fn admit_or_spill(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> bool {
+        let shed = Shed { delivery: delivery.id, lane: delivery.lane, tier: delivery.tier };
+        match self.queue.admit(now, delivery, place) {
+            Admission::Taken => true,
+            Admission::Known => false,
+            Admission::NoRoom => {
+                self.to_spill.push(shed);
+                false
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Timestamp, scope: Scope, page: Page, effects: &mut Vec<Effect>) {
+        let Some(sweep) = self.sweeps.get_mut(&scope) else { return };
+        sweep.paging = false;
+        sweep.look_at = now + SWEEP_AGAIN;
+        let Sweep { upto, cause, .. } = *sweep;
+        if page.rows.is_empty() {
+            self.sweeps.remove(&scope);
+            self.queue.forget_cut(scope, upto);
+            effects.push(Effect::Store(Call::Uncut(scope)));
+            return;
+        }
+        for row in page.rows {
+            self.end_row(row, cut::ended(cause, now));
+        }
+    }
+
+    fn end_row(&mut self, row: Row, end: State) {
+        if self.departed.contains(&row.delivery.id) {
+            return;
+        }
+        if let Some(record) = self.queue.end_row(row.delivery, row.place, end) {
+            self.record(record, None);
+        }
+    }
+
+    /// Asks for a lane's settings, once.
+    pub(super) fn ask_for(&mut self, lane: LaneId) {
+        if !self.queue.knows_lane(lane) && self.lanes_asked.insert(lane) {
+            self.lanes_to_ask.push(lane);
+        }
+    }
+
+    pub(super) fn lanes_found(
+        &mut self,
+        now: Timestamp,
+        asked: Vec<LaneId>,
+        found: &[Arc<LaneSettings>],
+        effects: &mut Vec<Effect>,
+    ) {
+        for settings in found {
+            self.queue.set_lane(now, settings);
+            self.queue.forget_idle_lane(settings.lane, now);
+        }
+        for lane in asked {
+            self.lanes_asked.remove(&lane);
+            // A lane without an endpoint has nowhere to send to.
+            if !found.iter().any(|settings| settings.lane == lane) {
+                self.cut(now, Scope::Lane(lane), self.highest, Cause::EndpointGone, None, effects);
+            }
+        }
+    }
+}

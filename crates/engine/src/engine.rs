@@ -1,0 +1,260 @@
+//! The engine: a store, the dispatch loop over it, and the verbs an API or an embedding program
+//! calls. [`Engine::start`] gives the verbs and the loop; the loop runs where its owner awaits it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
+use posthaste_core::queue::{Explained, Limits, OnDead, Order};
+use posthaste_core::time::Timestamp;
+use posthaste_core::{Roll, pattern};
+use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::signature::Secret;
+use posthaste_store::{Endpoint, EndpointStatus, Pause, PauseScope, Session, Shown, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::connector::{self, Connector, Resolve, Roots};
+use crate::destination::{Destination, Destinations};
+use crate::dispatch::driver::{Driver, Ended, Handle};
+use crate::dispatch::{Answer, Command};
+use crate::target::{Refusal, Target};
+use crate::webhooks::Webhooks;
+
+/// What an engine is started with.
+#[derive(Debug)]
+pub struct Settings {
+    /// The bounds of the window.
+    pub limits: Limits,
+    /// The bounds of the way out.
+    pub connector: connector::Settings,
+    /// Whom to trust.
+    pub roots: Roots,
+    /// The key public ids are made with.
+    pub ids: IdKey,
+    /// What jitter is rolled from.
+    pub seed: u64,
+}
+
+/// The verbs of a running engine.
+#[derive(Debug)]
+pub struct Engine<S, C> {
+    pub(crate) store: Arc<S>,
+    pub(crate) session: Session,
+    pub(crate) destinations: Arc<Destinations<S>>,
+    pub(crate) handle: Handle,
+    pub(crate) clock: C,
+    ids: Arc<IdKey>,
+    sequence: AtomicU64,
+}
+
+/// An endpoint as its owner asks for it, texts not yet checked.
+#[derive(Clone, Debug)]
+pub struct NewEndpoint {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where to.
+    pub url: String,
+    /// An imported signing secret; one is made otherwise.
+    pub secret: Option<String>,
+    /// Which events it wants; none means all.
+    pub event_types: Vec<String>,
+    /// The name of its retry policy.
+    pub policy: String,
+    /// How long its messages are worth sending.
+    pub ttl: Option<Duration>,
+    /// In which order.
+    pub order: Order,
+    /// For strict lanes.
+    pub on_dead: OnDead,
+    /// How many attempts may be under way at once.
+    pub max_in_flight: u16,
+}
+
+/// Why an endpoint was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMade {
+    /// Its URL is not one we may send to.
+    #[error("url: {0}")]
+    Target(#[from] Refusal),
+    /// Its secret is not one.
+    #[error("signing.secret: {0}")]
+    Secret(#[from] posthaste_crypto::signature::BadSecret),
+    /// One of its event types is not a pattern.
+    #[error("event_types: {0}")]
+    EventType(#[from] pattern::BadPattern),
+    /// There is no such policy.
+    #[error("policy: there is no policy {0:?}; the presets are {presets}", presets = posthaste_core::policy::PRESETS.join(", "))]
+    Policy(String),
+    /// The store could not take it.
+    #[error("the endpoint could not be made durable")]
+    Store(#[from] StoreError),
+}
+
+/// A verb that changes what waits could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum NotDone {
+    /// The engine is going down.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// The store did not answer.
+    #[error("the store could not be read")]
+    Store(#[from] StoreError),
+}
+
+/// A delivery as the API shows it.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The durable side.
+    pub shown: Shown,
+    /// Why it waits, while it does.
+    pub explained: Option<Explained>,
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Opens a session on the store and makes the loop over it, which runs while the returned
+    /// future is awaited and ends in order after `stop`.
+    pub async fn start(
+        store: Arc<S>,
+        clock: C,
+        settings: Settings,
+        resolver: Arc<dyn Resolve>,
+        stop: CancellationToken,
+    ) -> Result<(Self, impl Future<Output = Result<(), StoreError>> + Send), StoreError> {
+        let start = store.open().await?;
+        let session = start.session;
+        let ids = Arc::new(settings.ids);
+        let destinations = Arc::new(Destinations::new(Arc::clone(&store), settings.connector.rules.clone()));
+        let attempt_timeout = settings.connector.attempt_timeout;
+        let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
+        let connector = Arc::new(connector);
+        let webhooks = Webhooks::new(
+            Arc::clone(&store),
+            Arc::clone(&destinations),
+            (Arc::clone(&connector), results),
+            Arc::clone(&ids),
+            clock.clone(),
+            attempt_timeout,
+        );
+        let mut dice = fastrand::Rng::with_seed(settings.seed);
+        let dice = Box::new(move || Roll(dice.u64(..)));
+        let (driver, handle) =
+            Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
+        let engine =
+            Self { store, session, destinations, handle, clock, ids, sequence: AtomicU64::new(1) };
+        let run = async move {
+            let ended = driver.run(stop).await;
+            connector.close().await;
+            ended
+        };
+        Ok((engine, run))
+    }
+
+    /// Mints `count` keys in a row and gives the first.
+    pub(crate) fn mint(&self, count: u64) -> Key {
+        Key::new(self.session.writer, self.sequence.fetch_add(count, Ordering::Relaxed))
+    }
+
+    /// The id the world knows a key by.
+    pub fn public_id(&self, kind: Kind, key: Key, at: Timestamp) -> String {
+        let at = u64::try_from(at.as_millis()).unwrap_or(0);
+        self.ids.mint(kind, key.writer().number(), key.seq(), at)
+    }
+
+    /// The key behind a public id, if it is one of this kind.
+    pub fn key(&self, kind: Kind, public_id: &str) -> Option<Key> {
+        let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
+        Some(Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq))
+    }
+
+    /// Now, by the engine's clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Makes an endpoint; the secret it signs with is in the answer.
+    pub async fn make_endpoint(&self, new: NewEndpoint) -> Result<Endpoint, NotMade> {
+        Target::parse(&new.url, self.destinations.rules())?;
+        for event_type in &new.event_types {
+            pattern::Pattern::parse(event_type)?;
+        }
+        if posthaste_core::Policy::preset(&new.policy).is_none() {
+            return Err(NotMade::Policy(new.policy));
+        }
+        let secret = match &new.secret {
+            Some(imported) => Secret::parse(imported)?,
+            None => Secret::generate(),
+        };
+        let endpoint = Endpoint {
+            id: EndpointId(self.mint(1)),
+            tenant: new.tenant,
+            at: self.clock.now(),
+            url: new.url,
+            secrets: vec![secret.reveal().to_string()],
+            event_types: new.event_types,
+            policy: new.policy,
+            ttl: new.ttl,
+            order: new.order,
+            on_dead: new.on_dead,
+            max_in_flight: new.max_in_flight,
+            status: EndpointStatus::Active,
+        };
+        self.store.put_endpoint(self.session, endpoint.clone()).await?;
+        self.destinations.changed(endpoint.id, endpoint.tenant);
+        Ok(endpoint)
+    }
+
+    /// An endpoint of a tenant.
+    pub async fn endpoint(&self, tenant: TenantId, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+        Ok(self.destinations.load(id).await?.filter(|known| known.endpoint.tenant == tenant))
+    }
+
+    /// A tenant's endpoints.
+    pub async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        self.store.endpoints(tenant).await
+    }
+
+    /// A delivery of a tenant: where it is, every attempt, and why it waits.
+    pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Option<View>, NotDone> {
+        let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
+        if self.endpoint(tenant, EndpointId(shown.delivery.lane.0)).await?.is_none() {
+            return Ok(None);
+        }
+        let explained = if shown.delivery.state.is_terminal() {
+            None
+        } else {
+            match self.handle.ask(Command::Explain(id, shown.delivery.lane)).await? {
+                Answer::Explained(explained) => Some(explained),
+                _ => None,
+            }
+        };
+        Ok(Some(View { shown, explained }))
+    }
+
+    /// Ends every delivery of a message that is not in flight: how many were ended, and how many
+    /// may still arrive. `None` when the tenant has no such message.
+    pub async fn cancel(&self, tenant: TenantId, id: MessageId) -> Result<Option<(u64, u64)>, NotDone> {
+        let message = self.store.message(id).await?;
+        if message.is_none_or(|message| message.tenant != tenant) {
+            return Ok(None);
+        }
+        match self.handle.ask(Command::Cancel(id)).await? {
+            Answer::Ended { ended, in_flight } => Ok(Some((ended, in_flight))),
+            _ => Ok(Some((0, 0))),
+        }
+    }
+
+    /// Holds; once this returns, nothing of the scope is sent.
+    pub async fn pause(&self, pause: Pause) -> Result<(), NotDone> {
+        self.handle.ask(Command::Pause(pause)).await?;
+        Ok(())
+    }
+
+    /// Ends a pause.
+    pub async fn resume(&self, scope: PauseScope) -> Result<(), NotDone> {
+        self.handle.ask(Command::Resume(scope)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! The running engine without an HTTP server, usable as a library.
+//!
+//! [`engine::Engine`] has the verbs. [`accept`] takes messages in; [`dispatch`] is the loop that
+//! decides what happens next, a state machine with a thin driver; [`webhooks`] makes its attempts
+//! through [`connector`], the only way out of the process.
+
+pub mod accept;
+pub mod clock;
+pub mod connector;
+pub mod destination;
+pub mod dispatch;
+pub mod engine;
+pub mod target;
+pub mod webhooks;

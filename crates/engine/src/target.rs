@@ -1,0 +1,315 @@
+//! Where a delivery may go: the guard against server-side request forgery (L1).
+//!
+//! [`Target::parse`] judges a URL's text and an address written in it; [`check_addresses`] judges
+//! what a name resolved to, and the [connector](crate::connector) connects to nothing else.
+//! Holding a [`Target`] proves that its text passed. The checks run in one fixed order, so that a
+//! URL with several faults always earns the same [`Refusal`].
+
+mod address;
+mod host;
+mod refusal;
+mod text;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderValue, Uri};
+use ipnet::IpNet;
+use url::Url;
+
+pub use address::{ADDRESSES_MAX, check_addresses};
+pub use host::{BadPattern, HostPattern};
+pub use refusal::Refusal;
+
+use text::Text;
+
+/// What the operator allows and denies; tenants have no say.
+#[derive(Clone, Debug)]
+pub struct TargetRules {
+    /// `targets.allow_http`: plain http too, not https alone.
+    pub allow_http: bool,
+    /// `targets.allow_networks`: addresses that are fine whatever their class.
+    pub allow_networks: Vec<IpNet>,
+    /// `targets.deny_hosts`: hosts that are never contacted, even in an allowed network.
+    pub deny_hosts: Vec<HostPattern>,
+    /// `targets.allow_ip_literals`: whether a URL may name an address instead of a host.
+    pub allow_ip_literals: bool,
+    /// Where this server itself listens: sending there would loop.
+    pub own_listen: Vec<SocketAddr>,
+}
+
+impl Default for TargetRules {
+    fn default() -> Self {
+        Self {
+            allow_http: false,
+            allow_networks: Vec::new(),
+            deny_hosts: Vec::new(),
+            allow_ip_literals: true,
+            own_listen: Vec::new(),
+        }
+    }
+}
+
+/// How a receiver is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// In the clear.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
+impl Scheme {
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// Who is spoken to: a name that is looked up, or an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// In ASCII, lower case, without a trailing dot.
+    Name(String),
+    /// An address written in the URL.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Address(IpAddr::V4(ip)) => ip.fmt(f),
+            Self::Address(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
+        }
+    }
+}
+
+/// What targets share connections by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// How.
+    pub scheme: Scheme,
+    /// Who.
+    pub host: Host,
+    /// On which port.
+    pub port: u16,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+/// A URL we may send to, as far as its text can tell.
+///
+/// Its `Debug` form shows the origin alone: paths and queries carry secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    origin: Origin,
+    host_field: HeaderValue,
+    path: Uri,
+}
+
+impl Target {
+    /// Judges a URL's text, and the address in it if it names one.
+    pub fn parse(raw: &str, rules: &TargetRules) -> Result<Self, Refusal> {
+        let text = Text::split(raw, rules)?;
+        let url = match Url::parse(&without_zone(raw, &text)) {
+            Err(url::ParseError::IdnaError) => Err(host::unparsable(text.host)),
+            Err(_) => Err(Refusal::UrlSyntax),
+            Ok(url) => Ok(url),
+        };
+        if url == Err(Refusal::UrlSyntax) {
+            return Err(Refusal::UrlSyntax);
+        }
+        if text.has_userinfo {
+            return Err(Refusal::UrlUserinfo);
+        }
+        if raw.contains('#') {
+            return Err(Refusal::UrlFragment);
+        }
+        let port = text.port()?;
+        if text.zone().is_some() {
+            return Err(Refusal::HostZoneId);
+        }
+        let url = url?;
+        let host = check_host(&url, &text, port, rules)?;
+        Self::build(Origin { scheme: text.scheme, host, port }, &url)
+    }
+
+    fn build(origin: Origin, url: &Url) -> Result<Self, Refusal> {
+        let authority = match url.port() {
+            Some(port) => format!("{}:{port}", origin.host),
+            None => origin.host.to_string(),
+        };
+        let path = match url.query() {
+            Some(query) => format!("{}?{query}", url.path()),
+            None => url.path().to_owned(),
+        };
+        Ok(Self {
+            host_field: HeaderValue::try_from(authority).map_err(|_| Refusal::HostNameSyntax)?,
+            path: Uri::try_from(path).map_err(|_| Refusal::UrlSyntax)?,
+            origin,
+        })
+    }
+
+    /// What it shares connections by.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The request's `Host` field.
+    pub fn host_field(&self) -> &HeaderValue {
+        &self.host_field
+    }
+
+    /// The whole URL.
+    pub fn url(&self) -> Uri {
+        let scheme = match self.origin.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        let mut parts = self.path.clone().into_parts();
+        parts.scheme = Some(http::uri::Scheme::try_from(scheme).expect("both are schemes"));
+        parts.authority = http::uri::Authority::try_from(self.host_field.as_bytes()).ok();
+        Uri::from_parts(parts).unwrap_or_default()
+    }
+
+    /// The request's path and query.
+    pub fn path(&self) -> &Uri {
+        &self.path
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({})", self.origin)
+    }
+}
+
+/// The URL as the parser takes it: it fails on any zone id, which has a code of its own.
+fn without_zone<'a>(raw: &'a str, text: &Text<'_>) -> Cow<'a, str> {
+    match text.zone() {
+        Some(zone) => Cow::Owned(raw.replacen(zone, "", 1)),
+        None => Cow::Borrowed(raw),
+    }
+}
+
+fn check_host(url: &Url, text: &Text<'_>, port: u16, rules: &TargetRules) -> Result<Host, Refusal> {
+    let address = match url.host().ok_or(Refusal::UrlSyntax)? {
+        url::Host::Ipv4(ip) if text.host != ip.to_string() => return Err(Refusal::HostIpAmbiguous),
+        url::Host::Ipv4(ip) => IpAddr::V4(ip),
+        url::Host::Ipv6(ip) => IpAddr::V6(ip),
+        url::Host::Domain(name) => {
+            let name = host::check_name(text.host, name)?;
+            deny(name, rules)?;
+            return Ok(Host::Name(name.to_owned()));
+        }
+    };
+    deny(&Host::Address(address).to_string(), rules)?;
+    if !rules.allow_ip_literals {
+        return Err(Refusal::HostIpLiteral);
+    }
+    address::check_address(address, port, rules)?;
+    Ok(Host::Address(address))
+}
+
+fn deny(host: &str, rules: &TargetRules) -> Result<(), Refusal> {
+    match rules.deny_hosts.iter().any(|pattern| pattern.matches(host)) {
+        true => Err(Refusal::HostDenied),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn http_too() -> TargetRules {
+        TargetRules { allow_http: true, ..TargetRules::default() }
+    }
+
+    fn check(raw: &str, origin: &str, host_field: &str, path: &str) {
+        let target = Target::parse(raw, &http_too()).expect(raw);
+        assert_eq!(target.origin().to_string(), origin);
+        assert_eq!(target.host_field(), host_field);
+        assert_eq!(target.path().to_string(), path);
+    }
+
+    #[test]
+    fn a_target_knows_its_origin_its_host_field_and_its_path() {
+        check("https://Example.COM", "https://example.com:443", "example.com", "/");
+        check("https://example.com:443/a/../b?c=d e", "https://example.com:443", "example.com", "/b?c=d%20e");
+        check("http://example.com:8080/?", "http://example.com:8080", "example.com:8080", "/?");
+        check("https://bücher.example.com./x", "https://xn--bcher-kva.example.com:443", "xn--bcher-kva.example.com", "/x");
+        check("https://[2606:4700:4700:0::1111]:8443/", "https://[2606:4700:4700::1111]:8443", "[2606:4700:4700::1111]:8443", "/");
+    }
+
+    #[test]
+    fn several_faults_earn_the_code_of_the_first_check() {
+        let codes = [
+            (" gopher:\\\\u@h#", Refusal::UrlControlChar),
+            ("gopher:\\\\u@h#", Refusal::UrlBackslash),
+            ("gopher://u@[::1#", Refusal::UrlScheme),
+            ("http://u@[::1#", Refusal::UrlSyntax),
+            ("http://u@[fe80::1%eth0]:22/#", Refusal::UrlUserinfo),
+            ("http://[fe80::1%eth0]:22/#", Refusal::UrlFragment),
+            ("http://[fe80::1%eth0]:22/", Refusal::UrlPort),
+            ("http://u@٣٢٣٢٢٣٥٧٧٧/", Refusal::UrlUserinfo),
+            ("http://[fe80::1%eth0]/", Refusal::HostZoneId),
+        ];
+        for (raw, refusal) in codes {
+            assert_eq!(Target::parse(raw, &http_too()).expect_err(raw), refusal, "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_denied_host_stays_denied_in_an_allowed_network() {
+        let rules = TargetRules {
+            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+            deny_hosts: vec!["127.0.0.1".parse().expect("a pattern")],
+            ..TargetRules::default()
+        };
+        assert_eq!(Target::parse("https://127.0.0.1/", &rules), Err(Refusal::HostDenied));
+        assert!(Target::parse("https://127.0.0.2/", &rules).is_ok());
+    }
+
+    #[test]
+    fn a_url_above_the_limit_is_refused() {
+        let url = |bytes: usize| format!("https://example.com/{}", "a".repeat(bytes - 20));
+        assert!(Target::parse(&url(text::URL_BYTES_MAX), &http_too()).is_ok());
+        assert_eq!(Target::parse(&url(text::URL_BYTES_MAX + 1), &http_too()), Err(Refusal::UrlSyntax));
+    }
+
+    #[test]
+    fn printing_a_target_shows_neither_path_nor_query() {
+        let target = Target::parse("https://example.com/secret?token=hush", &http_too()).expect("a public name");
+        assert_eq!(format!("{target:?}"), "Target(https://example.com:443)");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_guard_panic(raw in ".{0,40}", host in "[\\[\\]:%.0-9a-fxA-F@/?#*_-]{0,24}") {
+            let _ = Target::parse(&raw, &http_too());
+            let _ = Target::parse(&format!("http://{host}"), &http_too());
+            let _ = Target::parse(&format!("https://{raw}/"), &http_too());
+        }
+
+        #[test]
+        fn an_allowed_name_is_plain_ascii_with_a_dot(host in "\\PC{1,12}\\.\\PC{1,6}") {
+            if let Ok(target) = Target::parse(&format!("https://{host}/"), &http_too())
+                && let Host::Name(name) = &target.origin().host
+            {
+                prop_assert!(name.contains('.') && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-')));
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which host names are usable, whatever they resolve to.
+
+use super::Refusal;
+
+/// Names that mean something local, private or metadata, themselves and everything below them.
+const SPECIAL_NAMES: &[&str] = &[
+    "localhost",
+    "localdomain",
+    "local",
+    "internal",
+    "home.arpa",
+    "invalid",
+    "test",
+    "onion",
+    "example",
+    "in-addr.arpa",
+    "ip6.arpa",
+    "ip6-localhost",
+    "ip6-loopback",
+    "metadata.goog",
+    "metadata.tencentyun.com",
+];
+
+const NAME_BYTES_MAX: usize = 253;
+const LABEL_BYTES_MAX: usize = 63;
+
+/// The name without its trailing dot, if a public receiver may have it.
+///
+/// `written` is the host as the URL has it, `name` what the parser's IDNA mapping made of it.
+pub(super) fn check_name<'a>(written: &str, name: &'a str) -> Result<&'a str, Refusal> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if written.contains('%') || name.len() > NAME_BYTES_MAX || !name.split('.').all(is_label) {
+        return Err(Refusal::HostNameSyntax);
+    }
+    if SPECIAL_NAMES.iter().any(|special| name == *special || is_below(name, special)) {
+        return Err(Refusal::HostSpecialName);
+    }
+    match name.contains('.') {
+        true => Ok(name),
+        false => Err(Refusal::HostSingleLabel),
+    }
+}
+
+/// What the parser's refusal of a host means: a name that IDNA does not allow, or no host at all.
+pub(super) fn unparsable(written: &str) -> Refusal {
+    let is_name = written.chars().all(|c| !c.is_ascii() || c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
+    if is_name { Refusal::HostNameSyntax } else { Refusal::UrlSyntax }
+}
+
+/// A host an operator names: `example.net` means that host, `*.example.net` every name below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPattern {
+    name: String,
+    below: bool,
+}
+
+/// A pattern that can match no host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?} is neither a host such as example.net nor a pattern such as *.example.net")]
+pub struct BadPattern {
+    pattern: String,
+}
+
+impl std::str::FromStr for HostPattern {
+    type Err = BadPattern;
+
+    fn from_str(pattern: &str) -> Result<Self, BadPattern> {
+        let bad = || BadPattern { pattern: pattern.to_owned() };
+        let (written, below) = pattern.strip_prefix("*.").map_or((pattern, false), |rest| (rest, true));
+        // The parser maps case and IDNA exactly as it does for a target's host.
+        let host = url::Host::parse(written).map_err(|_| bad())?.to_string();
+        let name = host.strip_suffix('.').unwrap_or(&host).to_owned();
+        if name.is_empty() || name.contains('*') {
+            return Err(bad());
+        }
+        Ok(Self { name, below })
+    }
+}
+
+impl HostPattern {
+    /// Whether this host, a mapped name or an address in canonical form, is meant.
+    pub(super) fn matches(&self, host: &str) -> bool {
+        if self.below { is_below(host, &self.name) } else { host == self.name }
+    }
+}
+
+fn is_label(label: &str) -> bool {
+    let bytes = label.as_bytes();
+    (1..=LABEL_BYTES_MAX).contains(&bytes.len())
+        && bytes.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_special_name_is_special_with_everything_below_it_but_not_beside_it() {
+        for name in ["localhost", "a.localhost", "x.home.arpa", "metadata.goog"] {
+            assert_eq!(check_name(name, name), Err(Refusal::HostSpecialName), "{name}");
+        }
+        for name in ["notlocalhost.com", "xmetadata.goog", "home.arpa.com", "example.com", "local.example.org"] {
+            assert_eq!(check_name(name, name), Ok(name));
+        }
+    }
+
+    #[test]
+    fn a_pattern_means_a_host_or_what_is_below_it_never_both() {
+        let check = |pattern: &str, host: &str| pattern.parse::<HostPattern>().expect("a pattern").matches(host);
+        assert!(check("example.net", "example.net"));
+        assert!(!check("example.net", "a.example.net"));
+        assert!(check("*.Example.NET.", "a.b.example.net"));
+        assert!(!check("*.example.net", "example.net"));
+        assert!(!check("*.example.net", "badexample.net"));
+        assert!(check("bücher.example.com", "xn--bcher-kva.example.com"));
+        assert!(check("1.1.1.1", "1.1.1.1"));
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_refused_with_its_text() {
+        for pattern in ["", "*", "*.", "a.*.com", "exa mple.com", "**.example.com"] {
+            let error = pattern.parse::<HostPattern>().expect_err(pattern);
+            assert!(error.to_string().contains(&format!("{pattern:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the raw text of a URL must be before a parser may interpret it.
+//!
+//! A lenient parser drops tabs, turns backslashes into slashes and reads `0x7f.1` as an address;
+//! another reads the same text differently, and the difference is the attack. So the text is
+//! judged first, and the parser's reading is compared with it. Read next: `host`.
+
+use super::{Refusal, Scheme, TargetRules};
+
+/// Longer URLs are refused by many receivers; every one of them rides along with its endpoint.
+pub(super) const URL_BYTES_MAX: usize = 4096;
+
+/// Ports above 1023 that other protocols own: what we write there could be taken for a command.
+const PORTS_DENIED: &[u16] = &[
+    1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
+];
+
+/// The pieces of `scheme://[userinfo@]host[:port]…` as they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Text<'a> {
+    pub(super) scheme: Scheme,
+    pub(super) has_userinfo: bool,
+    pub(super) host: &'a str,
+    port: &'a str,
+}
+
+impl<'a> Text<'a> {
+    /// Judges characters and scheme, then splits the authority.
+    pub(super) fn split(raw: &'a str, rules: &TargetRules) -> Result<Self, Refusal> {
+        if raw.trim() != raw || raw.contains(char::is_control) {
+            return Err(Refusal::UrlControlChar);
+        }
+        if raw.contains('\\') {
+            return Err(Refusal::UrlBackslash);
+        }
+        let (scheme, rest) = scheme(raw, rules)?;
+        let rest = rest.strip_prefix("//").filter(|_| raw.len() <= URL_BYTES_MAX).ok_or(Refusal::UrlSyntax)?;
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (userinfo, host_and_port) = match authority.rsplit_once('@') {
+            Some((userinfo, rest)) => (Some(userinfo), rest),
+            None => (None, authority),
+        };
+        let (host, port) = split_port(host_and_port);
+        if host.is_empty() {
+            return Err(Refusal::UrlSyntax);
+        }
+        Ok(Self { scheme, has_userinfo: userinfo.is_some(), host, port })
+    }
+
+    /// The port that is meant, if we may connect to it.
+    pub(super) fn port(&self) -> Result<u16, Refusal> {
+        let port = match self.port {
+            "" => self.scheme.default_port(),
+            digits => digits.parse().map_err(|_| Refusal::UrlSyntax)?,
+        };
+        let allowed = matches!(port, 80 | 443 | 1024..) && !PORTS_DENIED.contains(&port);
+        allowed.then_some(port).ok_or(Refusal::UrlPort)
+    }
+
+    /// The zone id of a bracketed address, with its `%`.
+    pub(super) fn zone(&self) -> Option<&'a str> {
+        let inside = self.host.strip_prefix('[')?.strip_suffix(']')?;
+        inside.find('%').map(|at| &inside[at..])
+    }
+}
+
+fn scheme<'a>(raw: &'a str, rules: &TargetRules) -> Result<(Scheme, &'a str), Refusal> {
+    let (name, rest) = raw.split_once(':').ok_or(Refusal::UrlSyntax)?;
+    let is_scheme = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    match name.to_ascii_lowercase().as_str() {
+        "https" => Ok((Scheme::Https, rest)),
+        "http" if rules.allow_http => Ok((Scheme::Http, rest)),
+        _ if is_scheme => Err(Refusal::UrlScheme),
+        _ => Err(Refusal::UrlSyntax),
+    }
+}
+
+/// Host and port text; a bracketed address keeps its brackets.
+fn split_port(text: &str) -> (&str, &str) {
+    let host_end = match text.rfind(']') {
+        Some(bracket) if text.starts_with('[') => bracket + 1,
+        _ => text.rfind(':').unwrap_or(text.len()),
+    };
+    let (host, port) = text.split_at(host_end);
+    (host, port.strip_prefix(':').unwrap_or(port))
+}

@@ -1,0 +1,193 @@
+//! Sends webhooks: the dispatch loop's transport. A payload that came along with its accept goes
+//! straight to the connector; anything else is read from the store first.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http_body_util::Full;
+use posthaste_channels::webhook::{self, Outgoing};
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Verdict;
+use posthaste_core::id::{DeliveryId, EndpointId};
+use posthaste_core::id_map::IdMap;
+use posthaste_core::queue::Start;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_store::{Message, Store, StoreError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::connector::{Connector, Done, Job};
+use crate::destination::{Destination, Destinations};
+use crate::dispatch::driver::Transport;
+use crate::dispatch::{Finished, Send};
+
+/// Results taken from the connector at once.
+const RESULTS_AT_ONCE: usize = 256;
+
+/// What a send needs from the store when it did not come along.
+type Loaded = (Start, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
+
+/// Makes webhook attempts through the connector.
+pub struct Webhooks<S, C> {
+    store: Arc<S>,
+    destinations: Arc<Destinations<S>>,
+    connector: Arc<Connector>,
+    results: mpsc::Receiver<Done>,
+    ids: Arc<IdKey>,
+    clock: C,
+    attempt_timeout: Duration,
+    under_way: IdMap<DeliveryId, Arc<Destination>>,
+    loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + std::marker::Send>>>,
+    /// Ended without a request: reported with the next results.
+    unsent: Vec<Finished>,
+}
+
+impl<S: Store, C: Clock> Webhooks<S, C> {
+    /// A transport over this connector, whose results come on `results`.
+    pub fn new(
+        store: Arc<S>,
+        destinations: Arc<Destinations<S>>,
+        connector: (Arc<Connector>, mpsc::Receiver<Done>),
+        ids: Arc<IdKey>,
+        clock: C,
+        attempt_timeout: Duration,
+    ) -> Self {
+        let (connector, results) = connector;
+        Self {
+            store,
+            destinations,
+            connector,
+            results,
+            ids,
+            clock,
+            attempt_timeout,
+            under_way: IdMap::default(),
+            loading: FuturesUnordered::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    fn load(&self, start: Start, message: Option<Arc<Message>>) {
+        let (store, destinations) = (Arc::clone(&self.store), Arc::clone(&self.destinations));
+        self.loading.push(Box::pin(async move {
+            let loaded = async {
+                let destination = destinations.load(EndpointId(start.lane.0)).await?;
+                let message = match message {
+                    Some(message) => Some(message),
+                    None => store.message(start.message).await?,
+                };
+                Ok((destination, message))
+            };
+            (start, loaded.await)
+        }));
+    }
+
+    fn loaded(&mut self, (start, loaded): Loaded) {
+        let now = self.clock.now();
+        match loaded {
+            Ok((Some(destination), Some(message))) => self.request(&start, destination, &message, now),
+            Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
+            Ok((_, None)) => self.unsent(start.delivery, Cause::Retention),
+            Err(error) => {
+                tracing::warn!(delivery = %start.delivery, %error, "cannot read what to send; trying again");
+                self.unsent(start.delivery, Cause::StoreUnavailable);
+            }
+        }
+    }
+
+    fn request(&mut self, start: &Start, destination: Arc<Destination>, message: &Message, now: Timestamp) {
+        let Some(target) = destination.target.clone() else {
+            return self.unsent(start.delivery, Cause::AddressRefused);
+        };
+        let at = u64::try_from(message.at.as_millis()).unwrap_or(0);
+        let key = start.delivery.0;
+        let public = |kind, key: posthaste_core::Key| self.ids.mint(kind, key.writer().number(), key.seq(), at);
+        let body = match &message.compact {
+            Some(compact) if start.compact => compact.clone(),
+            _ => message.body.clone(),
+        };
+        let outgoing = Outgoing {
+            target: &destination.url,
+            secrets: &destination.secrets,
+            message: &public(Kind::Message, message.id.0),
+            delivery: &public(Kind::Delivery, key),
+            attempt: start.attempt,
+            event_type: message.event_type.as_deref(),
+            correlation_id: &message.correlation_id,
+            receipt: None,
+            headers: &destination.headers,
+            body,
+        };
+        let request = match webhook::request(&outgoing, now) {
+            Ok(request) => request.map(Full::new),
+            Err(error) => {
+                tracing::error!(delivery = %start.delivery, %error, "cannot make a request of it");
+                return self.unsent(start.delivery, Cause::ProtocolError);
+            }
+        };
+        let deadline = Instant::now() + self.attempt_timeout;
+        let job = Job { token: key.raw(), target, request, deadline };
+        match self.connector.send(job) {
+            Ok(()) => {
+                self.under_way.insert(start.delivery, destination);
+            }
+            Err(error) => {
+                tracing::warn!(delivery = %start.delivery, %error, "not sent; trying again");
+                self.unsent(start.delivery, Cause::StoreUnavailable);
+            }
+        }
+    }
+
+    fn unsent(&mut self, delivery: DeliveryId, cause: Cause) {
+        self.unsent.push(Finished { delivery, verdict: Verdict::of(cause), took: Duration::ZERO });
+    }
+
+    fn judge(&mut self, done: &Done) -> Finished {
+        let delivery = DeliveryId::from_raw(done.token);
+        let destination = self.under_way.remove(&delivery);
+        let verdict = match (&done.result, destination) {
+            (Ok(answer), Some(destination)) => {
+                let answer = webhook::Answer { status: answer.status.as_u16(), headers: &answer.headers };
+                webhook::judge(&answer, &destination.overrides, self.clock.now())
+            }
+            (Ok(_), None) => Verdict::of(Cause::Unknown),
+            (Err(fault), _) => Verdict::of(fault.cause),
+        };
+        Finished { delivery, verdict, took: done.took }
+    }
+}
+
+impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
+    fn send(&mut self, send: Send, now: Timestamp) {
+        match (self.destinations.get(EndpointId(send.start.lane.0)), send.message) {
+            (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
+            (_, message) => self.load(send.start, message),
+        }
+    }
+
+    async fn finished(&mut self) -> Vec<Finished> {
+        let mut done = Vec::new();
+        loop {
+            if !self.unsent.is_empty() {
+                return std::mem::take(&mut self.unsent);
+            }
+            tokio::select! {
+                biased;
+                count = self.results.recv_many(&mut done, RESULTS_AT_ONCE) => {
+                    if count == 0 {
+                        // The connector is gone: nothing will ever end again.
+                        std::future::pending::<()>().await;
+                    }
+                    return done.iter().map(|done| self.judge(done)).collect();
+                }
+                Some(loaded) = self.loading.next(), if !self.loading.is_empty() => self.loaded(loaded),
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a caller can do about a store that could not do its work.
+
+/// A store could not do its work. Nothing was promised, nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another session owns the store by now: this one must stop.
+    #[error("session {session} was taken over by a newer one and can change nothing")]
+    Fenced {
+        /// The session that lost its shards.
+        session: u64,
+    },
+    /// The writer stopped: after a failed write or sync nothing is acknowledged until a restart.
+    #[error("the store has stopped writing; restart to recover")]
+    Stopped,
+    /// The database refused.
+    #[error("cannot {doing}")]
+    Database {
+        /// What was tried.
+        doing: &'static str,
+        /// What it said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The data folder cannot be used.
+    #[error("cannot use the data folder {folder}: {reason}")]
+    Folder {
+        /// Which.
+        folder: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// What was read is not what was written.
+    #[error("{what} holds {found}: the file is damaged or from another program")]
+    Damaged {
+        /// Which column or field.
+        what: &'static str,
+        /// What stood there.
+        found: String,
+    },
+}

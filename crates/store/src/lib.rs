@@ -1,0 +1,91 @@
+//! The promise on disk.
+//!
+//! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
+//! [`sqlite::Sqlite`] keep it. Every call is one transaction. What changes a delivery carries the
+//! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery
+//! is told so and changes nothing.
+//!
+//! Read [`row`] for what is kept, then [`memory`], which is the contract in its plainest form.
+
+mod error;
+pub mod memory;
+pub mod row;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::queue::LaneSettings;
+use posthaste_core::time::Timestamp;
+
+pub use error::StoreError;
+pub use memory::{Memory, MemoryStore};
+pub use row::{
+    Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Pause, PauseScope, Query, Row,
+    Session, Settled, Settlement, Shown, Start,
+};
+
+/// Remembers messages, deliveries and what became of them.
+///
+/// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
+/// carried out whether or not its answer is awaited.
+pub trait Store: Send + Sync + 'static {
+    /// Begins a session: takes every shard under a new epoch and a new writer. Whoever held them
+    /// before can change nothing from here on.
+    fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send;
+
+    /// Makes messages and their deliveries durable, all or none. Returning is the promise.
+    ///
+    /// Their rows come out of [`Store::arrivals`] of the same store, whether or not the caller is
+    /// still there to hear the answer.
+    fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What was accepted since the last call, in the order of its commits. Waits for something.
+    fn arrivals(&self) -> impl Future<Output = Vec<Arrival>> + Send;
+
+    /// Records what became of deliveries; each is done or stale, on its own.
+    fn settle(
+        &self,
+        session: Session,
+        settlements: Vec<Settlement>,
+    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send;
+
+    /// Moves waiting rows behind the window of their queues.
+    fn spill(&self, session: Session, deliveries: Vec<DeliveryId>)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Reads pending rows; see [`Query`] for which.
+    fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// The settings of lanes, those that exist.
+    fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;
+
+    /// A message with its payload, while it is kept.
+    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
+
+    /// Puts a cut in force and says how many pending deliveries it ended.
+    fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Forgets a cut whose rows are all swept.
+    fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Records a pause.
+    fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Ends a pause.
+    fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Makes or changes an endpoint.
+    fn put_endpoint(&self, session: Session, endpoint: Endpoint)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// One endpoint.
+    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// A tenant's endpoints.
+    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
+    fn delivery(&self, id: DeliveryId, now: Timestamp) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+}

@@ -1,0 +1,402 @@
+//! The contract in its plainest form: maps in memory, one call after the other.
+//!
+//! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
+//! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::{Future, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::queue::{LaneSettings, Order, Place};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use tokio::sync::Notify;
+
+use crate::row::{
+    Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row, Session,
+    Settled, Settlement, Shown, Start,
+};
+use crate::{Store, StoreError};
+
+/// Everything a store keeps, in maps.
+#[derive(Debug, Default)]
+pub struct Memory {
+    sessions: u64,
+    messages: BTreeMap<MessageId, Arc<Message>>,
+    pending: BTreeMap<DeliveryId, Row>,
+    delayed: BTreeSet<(Timestamp, DeliveryId)>,
+    spilled: BTreeSet<(LaneId, Tier, DeliveryId)>,
+    ended: BTreeMap<DeliveryId, Delivery>,
+    attempts: BTreeMap<DeliveryId, Vec<Attempt>>,
+    cuts: BTreeMap<Scope, Cut>,
+    pauses: BTreeMap<PauseScope, Pause>,
+    endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
+    lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
+}
+
+impl Memory {
+    /// See [`Store::open`].
+    pub fn open(&mut self) -> Start {
+        self.sessions += 1;
+        for cut in self.cuts.values_mut() {
+            cut.spared.clear();
+        }
+        let queues: BTreeSet<(LaneId, Tier)> = self.spilled.iter().map(|(lane, tier, _)| (*lane, *tier)).collect();
+        Start {
+            session: self.session(),
+            cuts: self.cuts.values().cloned().collect(),
+            pauses: self.pauses.values().copied().collect(),
+            spilled: queues.into_iter().collect(),
+        }
+    }
+
+    fn session(&self) -> Session {
+        let writer = u32::try_from(self.sessions).ok().and_then(WriterId::new);
+        Session {
+            id: self.sessions,
+            writer: writer.expect("no test opens a store eight million times"),
+            epoch: self.sessions,
+        }
+    }
+
+    fn guard(&self, session: Session) -> Result<(), StoreError> {
+        if session == self.session() { Ok(()) } else { Err(StoreError::Fenced { session: session.id }) }
+    }
+
+    /// See [`Store::accept`].
+    pub fn accept(&mut self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Arrival>, StoreError> {
+        self.guard(session)?;
+        let mut arrivals = Vec::new();
+        for accepted in messages {
+            for new in accepted.deliveries {
+                self.lanes.entry(new.delivery.lane).or_insert_with(|| Arc::clone(&new.lane));
+                self.put(Row { delivery: new.delivery.clone(), place: new.place });
+                arrivals.push(Arrival { new, message: Arc::clone(&accepted.message) });
+            }
+            self.messages.insert(accepted.message.id, accepted.message);
+        }
+        Ok(arrivals)
+    }
+
+    /// See [`Store::settle`].
+    pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        self.guard(session)?;
+        Ok(settlements.into_iter().map(|settlement| self.settle_one(session, settlement)).collect())
+    }
+
+    fn settle_one(&mut self, session: Session, settlement: Settlement) -> Settled {
+        let record = settlement.record;
+        let id = record.delivery.id;
+        if let Some(attempt) = settlement.attempt {
+            self.attempts.entry(id).or_default().push(attempt);
+        }
+        let row = self.pending.get(&id);
+        let mine = settlement.epoch == session.epoch
+            && row.is_some_and(|row| row.delivery.attempts == record.attempts_before);
+        if !mine {
+            return Settled::Stale;
+        }
+        self.remove(id);
+        if record.pauses_lane {
+            let scope = PauseScope::Lane(record.delivery.lane);
+            self.pauses.insert(scope, Pause { scope, until: None });
+        }
+        if record.delivery.state.is_terminal() {
+            self.ended.insert(id, record.delivery);
+        } else {
+            self.put(Row { delivery: record.delivery, place: record.place });
+        }
+        Settled::Done
+    }
+
+    /// See [`Store::spill`].
+    pub fn spill(&mut self, session: Session, deliveries: &[DeliveryId]) -> Result<(), StoreError> {
+        self.guard(session)?;
+        for id in deliveries {
+            if let Some(row) = self.remove(*id) {
+                self.put(Row { place: Place::Spilled, ..row });
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Store::page`].
+    pub fn page(&self, query: Query, limit: u32) -> Page {
+        let limit = limit as usize;
+        let mut next_due = None;
+        let ids: Vec<DeliveryId> = match query {
+            Query::Left { after, before } => self
+                .pending
+                .values()
+                .filter(|row| row.place == Place::Ready && row.delivery.id.0.writer() < before)
+                .map(|row| row.delivery.id)
+                .filter(|id| after.is_none_or(|after| *id > after))
+                .take(limit)
+                .collect(),
+            Query::Delayed { after, until } => {
+                next_due = self.delayed.iter().map(|(due, _)| *due).find(|due| *due > until);
+                let beyond = self.delayed.iter().filter(|at| after.is_none_or(|after| **at > after));
+                beyond.take_while(|(due, _)| *due <= until).map(|(_, id)| *id).take(limit).collect()
+            }
+            Query::Spilled { lane, tier, order } => self.spilled_ids(lane, tier, order, limit),
+            Query::Cut(scope) => self.covered(scope).take(limit).collect(),
+            Query::Over { now } => self
+                .pending
+                .values()
+                .filter(|row| row.delivery.expiry.is_over(now) && !matches!(row.delivery.state, State::AwaitingAck { .. }))
+                .map(|row| row.delivery.id)
+                .take(limit)
+                .collect(),
+            Query::One(id) => self.pending.get(&id).map(|row| row.delivery.id).into_iter().collect(),
+        };
+        Page { more: ids.len() == limit, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
+    }
+
+    fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, limit: usize) -> Vec<DeliveryId> {
+        let queue = |tier| {
+            let (low, high) = (DeliveryId::from_raw(0), DeliveryId::from_raw(u64::MAX));
+            self.spilled.range((lane, tier, low)..=(lane, tier, high)).map(|(_, _, id)| *id)
+        };
+        match order {
+            Order::Fifo => queue(tier).take(limit).collect(),
+            Order::NewestFirst => queue(tier).rev().take(limit).collect(),
+            Order::Strict => {
+                let mut ids: Vec<DeliveryId> = Tier::ALL.into_iter().flat_map(|tier| queue(tier).take(limit)).collect();
+                ids.sort_unstable();
+                ids.truncate(limit);
+                ids
+            }
+        }
+    }
+
+    fn covered(&self, scope: Scope) -> impl Iterator<Item = DeliveryId> {
+        let cut = self.cuts.get(&scope).map(|cut| Cut { spared: Vec::new(), ..cut.clone() });
+        self.pending
+            .values()
+            .filter(move |row| cut.as_ref().is_some_and(|cut| cut.covers(&row.delivery)))
+            .map(|row| row.delivery.id)
+    }
+
+    /// See [`Store::cut`].
+    pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+        self.guard(session)?;
+        if let (Scope::Lane(lane), Cause::EndpointGone) = (cut.scope, cut.cause)
+            && let Some(endpoint) = self.endpoints.get_mut(&EndpointId(lane.0))
+        {
+            Arc::make_mut(endpoint).status = EndpointStatus::Gone;
+        }
+        let spared = cut.spared.len() as u64;
+        let scope = cut.scope;
+        self.cuts
+            .entry(scope)
+            .and_modify(|old| {
+                old.upto = old.upto.max(cut.upto);
+                old.spared.extend(cut.spared.iter().copied());
+            })
+            .or_insert(cut);
+        Ok((self.covered(scope).count() as u64).saturating_sub(spared))
+    }
+
+    /// See [`Store::uncut`].
+    pub fn uncut(&mut self, session: Session, scope: Scope) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.cuts.remove(&scope);
+        Ok(())
+    }
+
+    /// See [`Store::pause`].
+    pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.pauses.insert(pause.scope, pause);
+        Ok(())
+    }
+
+    /// See [`Store::resume`].
+    pub fn resume(&mut self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.pauses.remove(&scope);
+        Ok(())
+    }
+
+    /// See [`Store::lanes`].
+    pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
+        lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
+    }
+
+    /// See [`Store::put_endpoint`].
+    pub fn put_endpoint(&mut self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.put_lane(Arc::new(endpoint.lane_settings()));
+        self.endpoints.insert(endpoint.id, Arc::new(endpoint));
+        Ok(())
+    }
+
+    /// Makes or changes a lane without an endpoint, for tests that need no URL.
+    pub fn put_lane(&mut self, settings: Arc<LaneSettings>) {
+        self.lanes.insert(settings.lane, settings);
+    }
+
+    /// See [`Store::delivery`].
+    pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<Shown> {
+        let attempts = self.attempts.get(&id).cloned().unwrap_or_default();
+        if let Some(delivery) = self.ended.get(&id) {
+            return Some(Shown { delivery: delivery.clone(), place: None, attempts });
+        }
+        let row = self.pending.get(&id)?;
+        let mut delivery = row.delivery.clone();
+        let cut = self.cuts.values().find(|cut| cut.covers(&delivery));
+        let sent = matches!(delivery.state, State::AwaitingAck { .. });
+        match (cut, delivery.expiry.at()) {
+            (Some(cut), _) => delivery.state = cut.end(),
+            (None, Some(at)) if now >= at && !sent => delivery.state = State::Expired { at },
+            _ => {}
+        }
+        Some(Shown { delivery, place: Some(row.place), attempts })
+    }
+
+    /// How many deliveries are pending.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn put(&mut self, row: Row) {
+        let id = row.delivery.id;
+        match row.place {
+            Place::Ready => {}
+            Place::Delayed => {
+                let due = row.delivery.state.due().expect("a pending delivery is due at some time");
+                self.delayed.insert((due, id));
+            }
+            Place::Spilled => {
+                self.spilled.insert((row.delivery.lane, row.delivery.tier, id));
+            }
+        }
+        self.pending.insert(id, row);
+    }
+
+    fn remove(&mut self, id: DeliveryId) -> Option<Row> {
+        let row = self.pending.remove(&id)?;
+        if let Some(due) = row.delivery.state.due() {
+            self.delayed.remove(&(due, id));
+        }
+        self.spilled.remove(&(row.delivery.lane, row.delivery.tier, id));
+        Some(row)
+    }
+}
+
+/// [`Memory`] behind the [`Store`] trait.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    memory: Mutex<Memory>,
+    arrivals: Mutex<VecDeque<Arrival>>,
+    arrived: Notify,
+}
+
+impl MemoryStore {
+    /// The store's content, for a look or a prepared start.
+    pub fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_arrivals(&self) -> Vec<Arrival> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+}
+
+impl Store for MemoryStore {
+    fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send {
+        ready(Ok(self.lock().open()))
+    }
+
+    fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let accepted = self.lock().accept(session, messages).map(|arrivals| {
+            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
+            self.arrived.notify_one();
+        });
+        ready(accepted)
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        loop {
+            let arrivals = self.take_arrivals();
+            if !arrivals.is_empty() {
+                return arrivals;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    fn settle(
+        &self,
+        session: Session,
+        settlements: Vec<Settlement>,
+    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send {
+        ready(self.lock().settle(session, settlements))
+    }
+
+    fn spill(
+        &self,
+        session: Session,
+        deliveries: Vec<DeliveryId>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().spill(session, &deliveries))
+    }
+
+    fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send {
+        ready(Ok(self.lock().page(query, limit)))
+    }
+
+    fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send {
+        ready(Ok(self.lock().lanes(&lanes)))
+    }
+
+    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send {
+        ready(Ok(self.lock().messages.get(&id).cloned()))
+    }
+
+    fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        ready(self.lock().cut(session, cut))
+    }
+
+    fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().uncut(session, scope))
+    }
+
+    fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().pause(session, pause))
+    }
+
+    fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().resume(session, scope))
+    }
+
+    fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().put_endpoint(session, endpoint))
+    }
+
+    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send {
+        ready(Ok(self.lock().endpoints.get(&id).cloned()))
+    }
+
+    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
+        let memory = self.lock();
+        ready(Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).cloned().collect()))
+    }
+
+    fn delivery(
+        &self,
+        id: DeliveryId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
+        ready(Ok(self.lock().delivery(id, now)))
+    }
+}

@@ -1,0 +1,278 @@
+//! What is kept, as plain records.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Cut;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, Shard, TenantId, WriterId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+/// Who may write: the writer keys are minted under, and the epoch its shards are held at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The session's number, higher than every one before it.
+    pub id: u64,
+    /// Mints keys; never used by another session.
+    pub writer: WriterId,
+    /// At which it holds its shards. On one node all shards share it.
+    pub epoch: u64,
+}
+
+/// What a session finds when it begins.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The session.
+    pub session: Session,
+    /// Cuts whose rows are not all swept.
+    pub cuts: Vec<Cut>,
+    /// Pauses in force.
+    pub pauses: Vec<Pause>,
+    /// Queues with rows behind the window.
+    pub spilled: Vec<(LaneId, Tier)>,
+}
+
+/// What a producer sent, with its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its id.
+    pub id: MessageId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// When it was accepted.
+    pub at: Timestamp,
+    /// What happened.
+    pub event_type: Option<String>,
+    /// The caller's, else the message's own public id (A4).
+    pub correlation_id: String,
+    /// The payload, byte for byte.
+    pub body: Bytes,
+    /// A smaller variant for receivers that refuse the payload's size.
+    pub compact: Option<Bytes>,
+}
+
+/// A message to accept, with its deliveries.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its deliveries: ids follow the message's.
+    pub deliveries: Vec<NewDelivery>,
+}
+
+/// A delivery to accept.
+#[derive(Clone, Debug)]
+pub struct NewDelivery {
+    /// The delivery, queued.
+    pub delivery: Delivery,
+    /// Where its row goes.
+    pub place: Place,
+    /// Its lane's settings, carried along so that nobody has to look them up again.
+    pub lane: Arc<LaneSettings>,
+}
+
+/// A delivery that became durable, on its way into the window.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The delivery.
+    pub new: NewDelivery,
+    /// What it carries.
+    pub message: Arc<Message>,
+}
+
+/// A pending delivery as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The delivery.
+    pub delivery: Delivery,
+    /// Where its row is.
+    pub place: Place,
+}
+
+/// Which pending rows to read. All of them are in the order they would be sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Ready rows of earlier sessions' writers, by id: what a crash left behind.
+    Left {
+        /// Only what comes after this one.
+        after: Option<DeliveryId>,
+        /// Only what was minted before this writer.
+        before: WriterId,
+    },
+    /// Delayed rows by (due, id).
+    Delayed {
+        /// Only what comes after this one.
+        after: Option<(Timestamp, DeliveryId)>,
+        /// Only what is due until then.
+        until: Timestamp,
+    },
+    /// Spilled rows of one queue: the first ones, in its order. A strict lane's are of all tiers.
+    Spilled {
+        /// Which lane.
+        lane: LaneId,
+        /// Which tier; a strict lane has one queue for all.
+        tier: Tier,
+        /// Lowest id first, or highest.
+        order: Order,
+    },
+    /// Rows that a cut covers, by id.
+    Cut(posthaste_core::cut::Scope),
+    /// Rows whose time to live is over.
+    Over {
+        /// At this time.
+        now: Timestamp,
+    },
+    /// One row.
+    One(DeliveryId),
+}
+
+/// Rows that were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Whether there may be more of the same.
+    pub more: bool,
+    /// For [`Query::Delayed`]: when the first row beyond `until` is due.
+    pub next_due: Option<Timestamp>,
+}
+
+/// What became of a delivery, to be recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The change.
+    pub record: Record,
+    /// At which epoch the caller holds the delivery's shard.
+    pub epoch: u64,
+    /// The attempt that led to it, if one did.
+    pub attempt: Option<Attempt>,
+}
+
+impl Settlement {
+    /// The shard it concerns.
+    pub fn shard(&self) -> Shard {
+        self.record.shard
+    }
+}
+
+/// One attempt, as history keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which, from 1.
+    pub number: u16,
+    /// When it ended.
+    pub at: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    /// What happened.
+    pub cause: Cause,
+    /// The answer's status, where there was one.
+    pub status: Option<u16>,
+}
+
+/// Whether a settlement took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It did.
+    Done,
+    /// It did not: the delivery has ended, moved on, or belongs to somebody else. Its attempt is
+    /// in the history all the same.
+    Stale,
+}
+
+/// What somebody paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PauseScope {
+    /// Everything.
+    All,
+    /// A tenant.
+    Tenant(TenantId),
+    /// A lane.
+    Lane(LaneId),
+}
+
+/// A pause in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Of what.
+    pub scope: PauseScope,
+    /// Until when; `None` until somebody resumes it.
+    pub until: Option<Timestamp>,
+}
+
+/// Whether an endpoint takes messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointStatus {
+    /// It does.
+    #[default]
+    Active,
+    /// Its receiver answered 410: it gets none any more.
+    Gone,
+}
+
+/// A place messages are delivered to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    /// Its id.
+    pub id: EndpointId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// When it was made.
+    pub at: Timestamp,
+    /// Where to.
+    pub url: String,
+    /// What it signs with, newest first.
+    pub secrets: Vec<String>,
+    /// Which events it wants; none means all.
+    pub event_types: Vec<String>,
+    /// The name of its retry policy.
+    pub policy: String,
+    /// How long its messages are worth sending.
+    pub ttl: Option<Duration>,
+    /// In which order.
+    pub order: Order,
+    /// For strict lanes.
+    pub on_dead: OnDead,
+    /// How many attempts may be under way at once.
+    pub max_in_flight: u16,
+    /// Whether it takes messages.
+    pub status: EndpointStatus,
+}
+
+impl Endpoint {
+    /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
+    /// delivery must not be stranded by a preset that a newer version has and this one has not.
+    pub fn lane_settings(&self) -> LaneSettings {
+        LaneSettings {
+            lane: self.id.into(),
+            tenant: self.tenant,
+            order: self.order,
+            on_dead: self.on_dead,
+            max_in_flight: self.max_in_flight,
+            policy: Arc::new(Policy::preset(&self.policy).unwrap_or_default()),
+        }
+    }
+}
+
+/// A delivery as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The delivery; a cut or a TTL that is over shows at once.
+    pub delivery: Delivery,
+    /// Where its row is; `None` when it has ended.
+    pub place: Option<Place>,
+    /// Every attempt in the order they were made.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Shown {
+    /// The delivery's id.
+    pub fn id(&self) -> DeliveryId {
+        self.delivery.id
+    }
+}

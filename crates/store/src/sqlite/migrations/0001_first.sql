@@ -1,0 +1,145 @@
+-- Keys are writer << 40 | sequence: they grow with time, so that the hot tables are written at
+-- their end. Numbers in `tier`, `place`, `state`, `cause` and the like are those of `column.rs`.
+
+CREATE TABLE meta (
+  key TEXT PRIMARY KEY,
+  value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- `starts` counts sessions: it is the writer new keys are minted under, and the epoch.
+-- `id_key` hides keys in public ids: made once, kept for the life of the store.
+INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16));
+
+CREATE TABLE message (
+  id INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  event_type TEXT,
+  correlation_id TEXT NOT NULL,
+  compact BLOB,
+  body BLOB NOT NULL
+) STRICT;
+
+-- Unfinished work only: the row goes when the delivery ends. Columns up to `compact` are those of
+-- `outcome`, in the same order.
+CREATE TABLE delivery (
+  id INTEGER PRIMARY KEY,
+  back INTEGER NOT NULL,                     -- its message's id is id - back
+  lane INTEGER NOT NULL,
+  tier INTEGER NOT NULL CHECK (tier BETWEEN 0 AND 2),
+  state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2),  -- queued, retry, awaiting ack
+  due_ms INTEGER NOT NULL,
+  cause INTEGER,                             -- of the state
+  attempts INTEGER NOT NULL,
+  born_ms INTEGER NOT NULL,
+  expiry INTEGER NOT NULL,                   -- never, at, now or never
+  expires_ms INTEGER,
+  previous_wait_us INTEGER,
+  limited_in_a_row INTEGER NOT NULL,
+  last_cause INTEGER,
+  ack_within_us INTEGER,
+  compact INTEGER NOT NULL,                  -- none, spare, in use
+  place INTEGER NOT NULL CHECK (place BETWEEN 0 AND 2),  -- ready, delayed, spilled
+  CHECK ((state = 0) = (attempts = 0)),      -- queued is what was not tried yet
+  CHECK ((state = 1) = (cause IS NOT NULL)),
+  CHECK (state <> 2 OR ack_within_us IS NOT NULL),
+  CHECK (expiry BETWEEN 0 AND 2 AND (expiry = 0) = (expires_ms IS NULL))
+) STRICT;
+
+-- The only indexes of the pending table, and fresh rows are in neither: each random index page
+-- costs more than the whole rest of a delivery. Both end with the id, as every index does.
+CREATE INDEX delivery_late ON delivery (due_ms) WHERE place = 1;
+CREATE INDEX delivery_spill ON delivery (lane, tier) WHERE place = 2;
+
+-- What has ended, with the attempt that ended it: one short row for a delivery that went well.
+CREATE TABLE outcome (
+  id INTEGER PRIMARY KEY,
+  back INTEGER NOT NULL,
+  lane INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
+  state INTEGER NOT NULL CHECK (state BETWEEN 3 AND 6),  -- delivered, dead, expired, cancelled
+  ended_ms INTEGER NOT NULL,
+  cause INTEGER,
+  attempts INTEGER NOT NULL,
+  born_ms INTEGER NOT NULL,
+  expiry INTEGER NOT NULL,
+  expires_ms INTEGER,
+  previous_wait_us INTEGER,
+  limited_in_a_row INTEGER NOT NULL,
+  last_cause INTEGER,
+  ack_within_us INTEGER,
+  compact INTEGER NOT NULL,
+  number INTEGER,                            -- of the attempt; null when none led to the end
+  at_ms INTEGER,
+  took_us INTEGER,
+  attempt_cause INTEGER,
+  status INTEGER,
+  CHECK ((state IN (4, 6)) = (cause IS NOT NULL)),
+  CHECK (state <> 3 OR attempts > 0)         -- nothing is delivered untried
+) STRICT;
+
+-- Every other attempt. `late` ones came back after the end of their delivery.
+CREATE TABLE attempt (
+  delivery INTEGER NOT NULL,
+  late INTEGER NOT NULL CHECK (late IN (0, 1)),
+  place INTEGER NOT NULL,                    -- in the order they were recorded
+  number INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  took_us INTEGER NOT NULL,
+  cause INTEGER NOT NULL,
+  status INTEGER,
+  PRIMARY KEY (delivery, late, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE cut (
+  kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- message, lane
+  scope INTEGER NOT NULL,
+  upto INTEGER NOT NULL,
+  cause INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  PRIMARY KEY (kind, scope)
+) STRICT, WITHOUT ROWID;
+
+-- In flight when a cut was made; emptied by every start.
+CREATE TABLE spared (
+  kind INTEGER NOT NULL,
+  scope INTEGER NOT NULL,
+  delivery INTEGER NOT NULL,
+  PRIMARY KEY (kind, scope, delivery)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE pause (
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- everything, tenant, lane
+  scope INTEGER NOT NULL,
+  until_ms INTEGER,
+  PRIMARY KEY (kind, scope)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE endpoint (
+  id INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  url TEXT NOT NULL,
+  policy TEXT NOT NULL,
+  ttl_us INTEGER,
+  send_order INTEGER NOT NULL CHECK (send_order BETWEEN 0 AND 2),  -- fifo, newest first, strict
+  on_dead INTEGER NOT NULL CHECK (on_dead IN (0, 1)),    -- skip, hold
+  max_in_flight INTEGER NOT NULL,
+  status INTEGER NOT NULL CHECK (status IN (0, 1))       -- active, gone
+) STRICT;
+
+CREATE INDEX endpoint_tenant ON endpoint (tenant);
+
+CREATE TABLE endpoint_secret (
+  endpoint INTEGER NOT NULL,
+  place INTEGER NOT NULL,                    -- newest first
+  secret TEXT NOT NULL,
+  PRIMARY KEY (endpoint, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE endpoint_event_type (
+  endpoint INTEGER NOT NULL,
+  place INTEGER NOT NULL,
+  event_type TEXT NOT NULL,
+  PRIMARY KEY (endpoint, place)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,261 @@
+//! Many clients want to change one row: the textbook model of what backoff and jitter are worth.
+//!
+//! Each client reads the row's version and then tries a write that fails when the version has moved
+//! on; a client that lost waits by its policy and reads again. Every leg over the network takes about
+//! 10 ms. The waits come from the policies the engine uses, rolls and all.
+//!
+//! The model's figures are known ([`REFERENCE`]), so that a wrong jitter shows as a wrong figure.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use posthaste_core::policy::{JitterSpec, PolicySpec};
+use posthaste_core::{Policy, Roll, Tier};
+
+/// What the clients do after losing.
+pub struct Contender {
+    /// Its name in the tables.
+    pub name: &'static str,
+    /// `None` reads again at once.
+    policy: Option<Policy>,
+}
+
+/// What came of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Writes tried, by all clients.
+    pub calls: u64,
+    /// Until the last client knew that its write had held.
+    pub took: Duration,
+}
+
+/// What came of many runs, on average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Average {
+    /// Writes tried, by all clients.
+    pub calls: f64,
+    /// Milliseconds until the last client was done.
+    pub millis: f64,
+}
+
+/// What is known of a contender with 100 clients.
+pub struct Reference {
+    /// Whose figures they are.
+    pub name: &'static str,
+    /// Writes tried, on average.
+    pub calls: f64,
+    /// Milliseconds until all were done, on average.
+    pub millis: f64,
+}
+
+/// The known figures with 100 clients, fewest calls first: calls and milliseconds on average.
+pub const REFERENCE: [Reference; 6] = [
+    known("full", 796.0, 4_920.0),
+    known("equal", 813.0, 6_605.0),
+    known("spread", 837.0, 9_358.0),
+    known("decorrelated", 1_003.0, 4_633.0),
+    known("exponential", 1_858.0, 63_697.0),
+    known("none", 2_426.0, 2_031.0),
+];
+
+const fn known(name: &'static str, calls: f64, millis: f64) -> Reference {
+    Reference { name, calls, millis }
+}
+
+impl Contender {
+    /// The six of the reference table, in its order: base 5 ms, doubled from the first retry on, cap
+    /// 2 s.
+    pub fn all() -> [Self; 6] {
+        let doubled = Duration::from_millis(10);
+        [
+            Self::new("full", "full", doubled),
+            Self::new("equal", "equal", doubled),
+            Self::new("spread", "spread", doubled),
+            Self::new("decorrelated", "decorrelated", Duration::from_millis(5)),
+            Self::new("exponential", "none", doubled),
+            Self {
+                name: "none",
+                policy: None,
+            },
+        ]
+    }
+
+    fn new(name: &'static str, jitter: &str, base: Duration) -> Self {
+        let spec = PolicySpec {
+            base: Some(base),
+            cap: Some(Duration::from_secs(2)),
+            jitter: JitterSpec {
+                kind: Some(jitter.to_owned()),
+                share: None,
+            },
+            max_attempts: Some(1_000),
+            ..PolicySpec::default()
+        };
+        Self {
+            name,
+            policy: Some(Policy::build(&spec).expect("a valid policy")),
+        }
+    }
+
+    /// Lets that many clients contend, with the dice of this seed.
+    pub fn run(&self, clients: usize, seed: u64) -> Outcome {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut crowd = vec![Client::default(); clients];
+        let mut version = 0;
+        let mut outcome = Outcome {
+            calls: 0,
+            took: Duration::ZERO,
+        };
+        // The number breaks ties the same way in every run.
+        let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> = (0..clients)
+            .map(|client| Reverse((leg(&mut dice), client, Arrival::Read)))
+            .collect();
+        while let Some(Reverse((now, number, arrival))) = arrivals.pop() {
+            let client = &mut crowd[number];
+            match arrival {
+                Arrival::Read => {
+                    client.read = version;
+                    let there = now + leg(&mut dice) + leg(&mut dice);
+                    arrivals.push(Reverse((there, number, Arrival::Write)));
+                }
+                Arrival::Write => {
+                    outcome.calls += 1;
+                    let answered = now + leg(&mut dice);
+                    if client.read == version {
+                        version += 1;
+                        outcome.took = outcome.took.max(answered);
+                        continue;
+                    }
+                    let again = answered + self.wait(client, &mut dice) + leg(&mut dice);
+                    arrivals.push(Reverse((again, number, Arrival::Read)));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// The average of that many runs with seeds of their own.
+    pub fn average(&self, clients: usize, runs: u32, first_seed: u64) -> Average {
+        let mut sum = Average {
+            calls: 0.0,
+            millis: 0.0,
+        };
+        for run in 0..runs {
+            let outcome = self.run(clients, first_seed.wrapping_add(u64::from(run)));
+            sum.calls += outcome.calls as f64;
+            sum.millis += outcome.took.as_secs_f64() * 1e3;
+        }
+        Average {
+            calls: sum.calls / f64::from(runs),
+            millis: sum.millis / f64::from(runs),
+        }
+    }
+
+    fn wait(&self, client: &mut Client, dice: &mut fastrand::Rng) -> Duration {
+        let Some(policy) = &self.policy else {
+            return Duration::ZERO;
+        };
+        client.lost += 1;
+        // Promotional: the waits as written.
+        let wait = policy
+            .wait(client.lost, Tier::Promotional, client.previous, Roll(dice.u64(..)))
+            .expect("nobody loses a thousand times");
+        client.previous = Some(wait);
+        wait
+    }
+}
+
+/// Which of the orderings that must hold from some fifty clients on do not, given the averages in
+/// the order of [`REFERENCE`].
+pub fn broken_orderings(averages: &[Average; 6]) -> Vec<String> {
+    let [full, equal, spread, decorrelated, exponential, none] = averages;
+    let calls = |average: &Average| average.calls;
+    let millis = |average: &Average| average.millis;
+    let orderings = [
+        ("calls: full < equal", calls(full) < calls(equal)),
+        ("calls: equal < spread", calls(equal) < calls(spread)),
+        ("calls: spread < decorrelated", calls(spread) < calls(decorrelated)),
+        (
+            "calls: decorrelated < exponential",
+            calls(decorrelated) < calls(exponential),
+        ),
+        ("calls: exponential < none", calls(exponential) < calls(none)),
+        ("time: none < decorrelated", millis(none) < millis(decorrelated)),
+        ("time: none < full", millis(none) < millis(full)),
+        (
+            "time: decorrelated about full",
+            (1.0 / 1.5..1.5).contains(&(millis(decorrelated) / millis(full))),
+        ),
+        ("time: decorrelated < equal", millis(decorrelated) < millis(equal)),
+        ("time: full < equal", millis(full) < millis(equal)),
+        ("time: equal < spread", millis(equal) < millis(spread)),
+        (
+            "time: spread far below exponential",
+            3.0 * millis(spread) < millis(exponential),
+        ),
+    ];
+    orderings
+        .into_iter()
+        .filter(|(_, holds)| !holds)
+        .map(|(ordering, _)| ordering.to_owned())
+        .collect()
+}
+
+/// What reaches the server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Arrival {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Default)]
+struct Client {
+    read: u64,
+    lost: u16,
+    previous: Option<Duration>,
+}
+
+/// One way over the network: normally distributed, 10 ms with a deviation of 2 ms.
+fn leg(dice: &mut fastrand::Rng) -> Duration {
+    let radius = (-2.0 * (1.0 - dice.f64()).ln()).sqrt();
+    let normal = radius * (std::f64::consts::TAU * dice.f64()).cos();
+    Duration::from_secs_f64((0.010 + 0.002 * normal).abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_client_alone_writes_once_and_waits_for_nobody() {
+        for contender in Contender::all() {
+            let outcome = contender.run(1, 7);
+            assert_eq!(outcome.calls, 1, "{}", contender.name);
+            assert!(
+                (20..60).contains(&outcome.took.as_millis()),
+                "four legs took {:?}",
+                outcome.took
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let [full, ..] = Contender::all();
+        assert_eq!(full.run(50, 3), full.run(50, 3));
+        assert_ne!(full.run(50, 3), full.run(50, 4));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        #[test]
+        fn the_orderings_hold_whatever_the_seed(first_seed in any::<u64>()) {
+            let averages = Contender::all().map(|contender| contender.average(50, 60, first_seed));
+            prop_assert_eq!(broken_orderings(&averages), Vec::<String>::new(), "{:?}", averages);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a proof is: a name, what it shows, and figures with their bars.
+//!
+//! Every proof ends in lines of one form, `figure NAME VALUE UNIT (bar ≤ BAR) ok|short`, so that a
+//! person and a script read the same thing. The registry is [`PROOFS`].
+
+use std::fmt;
+
+use crate::{purity, schedules};
+
+/// How a proof is run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The short form that `scripts/test` runs.
+    pub quick: bool,
+    /// How many seeds, where a proof has seeds.
+    pub seeds: Option<u64>,
+    /// The first seed.
+    pub first: Option<u64>,
+}
+
+/// Which side of the bar is good.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bar {
+    /// The figure must not be above it.
+    AtMost(f64),
+    /// The figure must not be below it.
+    AtLeast(f64),
+}
+
+/// One measured value against its bar.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What was measured, in snake case.
+    pub name: String,
+    /// The value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it has to reach.
+    pub bar: Bar,
+}
+
+impl Figure {
+    /// A figure that must not exceed `bar`.
+    pub fn at_most(name: &str, value: f64, unit: &'static str, bar: f64) -> Self {
+        Self { name: name.to_owned(), value, unit, bar: Bar::AtMost(bar) }
+    }
+
+    /// A figure that must reach `bar`.
+    pub fn at_least(name: &str, value: f64, unit: &'static str, bar: f64) -> Self {
+        Self { name: name.to_owned(), value, unit, bar: Bar::AtLeast(bar) }
+    }
+
+    /// Whether it reached its bar. A value that is no number never does.
+    pub fn is_ok(&self) -> bool {
+        match self.bar {
+            Bar::AtMost(bar) => self.value <= bar,
+            Bar::AtLeast(bar) => self.value >= bar,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, bar) = match self.bar {
+            Bar::AtMost(bar) => ('≤', bar),
+            Bar::AtLeast(bar) => ('≥', bar),
+        };
+        let verdict = if self.is_ok() { "ok" } else { "short" };
+        write!(f, "figure {} {} {} (bar {sign} {}) {verdict}", self.name, short(self.value), self.unit, short(bar))
+    }
+}
+
+/// Up to three decimals, none where they say nothing.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A proof could not be run at all: not the same as falling short.
+#[derive(Debug)]
+pub struct CannotRun(pub String);
+
+/// What a proof found.
+pub type Findings = Result<Vec<Figure>, CannotRun>;
+
+/// One of the named proofs.
+#[derive(Clone, Copy)]
+pub struct Proof {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub shows: &'static str,
+    /// Runs it, writing progress to stderr as it goes: stdout is for the figures.
+    pub run: fn(&Options) -> Findings,
+}
+
+/// Every proof there is.
+pub const PROOFS: &[Proof] = &[
+    Proof { name: "purity", shows: "the core builds without clock, dice, async or serde, and without `unsafe`", run: purity::run },
+    Proof { name: "schedules", shows: "every jitter by statistics, the presets as written, contention as known", run: schedules::run },
+];

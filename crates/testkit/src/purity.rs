@@ -1,0 +1,225 @@
+//! The proof `purity`: `posthaste-core` is built from its own sources alone, `unsafe` is refused by
+//! the compiler, and nothing in it reads a clock, rolls dice or touches the outside.
+//!
+//! The first two are read off the command line cargo gives the compiler; the last is a search for
+//! the words of `xtask/core-must-not-know.txt`. Each search is first shown something it must find.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+
+/// Builds and searches; there is no shorter form.
+pub fn run(_: &Options) -> Findings {
+    let root = root();
+    let words = words(&root)?;
+    controls(&root, &words)?;
+
+    let compile = compile_command(&root)?;
+    eprintln!("purity: built posthaste-core alone");
+    let found = search_folder(&root.join("crates/core/src"), &words)?;
+    found.iter().for_each(|line| eprintln!("purity: {line}"));
+    fs::remove_dir_all(scratch(&root)).map_err(|error| cannot(&scratch(&root), &error))?;
+
+    Ok(vec![
+        Figure::at_most("dependencies", count(dependencies(&compile)), "crates", 0.0),
+        Figure::at_least(
+            "unsafe_forbidden",
+            count(usize::from(forbids_unsafe(&compile))),
+            "of 1",
+            1.0,
+        ),
+        Figure::at_most("impure_words", count(found.len()), "lines", 0.0),
+    ])
+}
+
+fn root() -> PathBuf {
+    let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
+    testkit
+        .ancestors()
+        .nth(2)
+        .expect("the testkit is two folders below the workspace")
+        .to_owned()
+}
+
+/// Where the builds of this proof go.
+fn scratch(root: &Path) -> PathBuf {
+    root.join("target/purity")
+}
+
+/// Whatever cannot find what is there would find nothing anywhere.
+fn controls(root: &Path, words: &[String]) -> Result<(), CannotRun> {
+    if search("let now = std::time::SystemTime::now();", words).is_empty() {
+        return Err(CannotRun("the search misses a clock that is there".to_owned()));
+    }
+    let folder = scratch(root);
+    fs::create_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
+    let probe = folder.join("probe.rs");
+    fs::write(&probe, "pub fn probe(place: *const u8) -> u8 { unsafe { *place } }\n")
+        .map_err(|error| cannot(&probe, &error))?;
+    let refused = output(
+        Command::new("rustc")
+            .args([
+                "--edition=2024",
+                "--crate-type=lib",
+                "--emit=metadata",
+                UNSAFE_FORBIDDEN,
+                "--out-dir",
+            ])
+            .args([&folder, &probe]),
+    )?;
+    let complaint = String::from_utf8_lossy(&refused.stderr);
+    if refused.status.success() || !complaint.contains("unsafe") {
+        return Err(CannotRun(format!(
+            "the compiler takes `unsafe` in spite of {UNSAFE_FORBIDDEN}: {complaint}"
+        )));
+    }
+    Ok(())
+}
+
+const UNSAFE_FORBIDDEN: &str = "--forbid=unsafe_code";
+
+/// Builds the core in a folder of its own, from nothing, and returns how the compiler was called.
+fn compile_command(root: &Path) -> Result<String, CannotRun> {
+    let target = scratch(root).join("build");
+    if target.exists() {
+        fs::remove_dir_all(&target).map_err(|error| cannot(&target, &error))?;
+    }
+    let built = output(
+        Command::new("cargo")
+            .current_dir(root)
+            .args([
+                "build",
+                "--package",
+                "posthaste-core",
+                "--locked",
+                "--offline",
+                "--verbose",
+                "--color=never",
+            ])
+            .arg("--target-dir")
+            .arg(&target),
+    )?;
+    let told = String::from_utf8_lossy(&built.stderr);
+    if !built.status.success() {
+        return Err(CannotRun(format!("posthaste-core does not build alone:\n{told}")));
+    }
+    let command = told.lines().find(|line| line.contains("--crate-name posthaste_core"));
+    command
+        .map(str::to_owned)
+        .ok_or_else(|| CannotRun(format!("cargo did not say how it built the core:\n{told}")))
+}
+
+/// How many other crates the compiler was given.
+fn dependencies(compile: &str) -> usize {
+    compile
+        .split_whitespace()
+        .filter(|word| word.starts_with("--extern"))
+        .count()
+}
+
+fn forbids_unsafe(compile: &str) -> bool {
+    compile.split_whitespace().any(|word| word == UNSAFE_FORBIDDEN)
+}
+
+fn words(root: &Path) -> Result<Vec<String>, CannotRun> {
+    let path = root.join("xtask/core-must-not-know.txt");
+    let list = fs::read_to_string(&path).map_err(|error| cannot(&path, &error))?;
+    Ok(list
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+        .collect())
+}
+
+fn search_folder(folder: &Path, words: &[String]) -> Result<Vec<String>, CannotRun> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| cannot(folder, &error))? {
+        let path = entry.map_err(|error| cannot(folder, &error))?.path();
+        if path.is_dir() {
+            found.extend(search_folder(&path, words)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = fs::read_to_string(&path).map_err(|error| cannot(&path, &error))?;
+            found.extend(
+                search(&source, words)
+                    .into_iter()
+                    .map(|line| format!("{}:{line}", path.display())),
+            );
+        }
+    }
+    Ok(found)
+}
+
+/// The lines of a source that hold one of the words outside a comment.
+fn search(source: &str, words: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, line) in source.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        found.extend(
+            words
+                .iter()
+                .filter(|word| holds(code, word))
+                .map(|word| format!("{}: {word}", index + 1)),
+        );
+    }
+    found
+}
+
+/// Whether `code` holds `word` as a word, not as a part of a longer name.
+fn holds(code: &str, word: &str) -> bool {
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(at, _)| {
+        let starts_inside = code[..at].ends_with(part_of_name);
+        let goes_on = word.ends_with(part_of_name) && code[at + word.len()..].starts_with(part_of_name);
+        !starts_inside && !goes_on
+    })
+}
+
+fn output(command: &mut Command) -> Result<Output, CannotRun> {
+    command
+        .output()
+        .map_err(|error| CannotRun(format!("cannot start {}: {error}", command.get_program().display())))
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> CannotRun {
+    CannotRun(format!("{}: {error}", path.display()))
+}
+
+fn count(n: usize) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: &str, found: &[&str]) {
+        let words = words(&root()).unwrap_or_else(|CannotRun(why)| panic!("{why}"));
+        assert_eq!(search(source, &words), found, "in `{source}`");
+    }
+
+    #[test]
+    fn clocks_dice_and_the_outside_are_found() {
+        check("use std::time::{Duration, SystemTime};", &["1: SystemTime"]);
+        check("\nlet seen = HashMap::new();", &["2: HashMap::new"]);
+        check("use std::{env, fs};", &["1: std::{"]);
+        check("let home = std::env::var(\"HOME\");", &["1: std::env"]);
+    }
+
+    #[test]
+    fn comments_and_longer_names_are_not() {
+        check("// SystemTime stays outside", &[]);
+        check("/// Instantly.\nfn instant_of(now: Timestamp) {}", &[]);
+        check("#![forbid(unsafe_code)]", &[]);
+        check("use std::time::Duration;", &[]);
+    }
+
+    #[test]
+    fn the_compilers_command_line_tells_what_it_was_given() {
+        let alone = "Running `rustc --crate-name posthaste_core src/lib.rs --forbid=unsafe_code -L dependency=deps`";
+        assert_eq!((dependencies(alone), forbids_unsafe(alone)), (0, true));
+        let with_a_friend = "Running `rustc --crate-name posthaste_core src/lib.rs --extern serde=libserde.rmeta`";
+        assert_eq!((dependencies(with_a_friend), forbids_unsafe(with_a_friend)), (1, false));
+    }
+}

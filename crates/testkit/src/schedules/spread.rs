@@ -1,0 +1,274 @@
+//! Does jitter spread waits as its formula says? Range, mean and standard deviation of many draws
+//! against what the formula gives, for every strategy, jitter, tier and the first retries.
+
+use std::time::Duration;
+
+use posthaste_core::policy::{JitterSpec, PolicySpec};
+use posthaste_core::{Policy, Roll, Tier};
+
+const STRATEGIES: [&str; 4] = ["fixed", "linear", "exponential", "list"];
+const JITTERS: [&str; 6] = ["none", "full", "equal", "decorrelated", "spread", "add"];
+const RETRIES: u16 = 4;
+const SHARE: f64 = 0.3;
+/// Seconds. Above 2 s, so that half of it is not below transactional's first second.
+const BASE: f64 = 4.0;
+const LIST: [f64; 4] = [4.0, 5.0, 40.0, 900.0];
+/// Seconds. Some waits are cut at it, some are not; decorrelated ones are too rarely to be by chance.
+const CAP: f64 = 30.0;
+const CAP_DECORRELATED: f64 = 86_400.0;
+
+/// Something that draws waits, and what should come out.
+pub(super) struct Case {
+    /// What is drawn.
+    pub(super) name: String,
+    draw: Box<dyn Fn(&mut fastrand::Rng) -> Duration>,
+    expected: Expected,
+}
+
+/// What a formula says of its draws, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    low: f64,
+    high: f64,
+    mean: f64,
+    /// The mean of the squares, from which the deviation follows.
+    mean_square: f64,
+}
+
+/// How far the draws were from what was expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deviation {
+    /// How many were outside the range.
+    pub(super) outside: u64,
+    /// How far off the mean was.
+    pub(super) mean_percent: f64,
+    /// How far off the standard deviation was.
+    pub(super) sd_percent: f64,
+}
+
+impl Deviation {
+    /// Whether nothing was outside and mean and deviation are at most this far off.
+    pub(super) fn is_within(&self, percent: f64) -> bool {
+        self.outside == 0 && self.mean_percent <= percent && self.sd_percent <= percent
+    }
+}
+
+/// Every combination, and decorrelated under its cap.
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for strategy in STRATEGIES {
+        for jitter in JITTERS {
+            let policy = Policy::build(&spec(strategy, jitter)).expect("a valid policy");
+            for tier in Tier::ALL {
+                cases.extend((1..=RETRIES).map(|retry| combination(&policy, strategy, jitter, tier, retry)));
+            }
+        }
+    }
+    cases.extend([3.0, 9.0, 25.0].map(capped_decorrelated));
+    cases
+}
+
+/// Jitters as they are got wrong; each must be found out.
+pub(super) fn controls() -> Vec<Case> {
+    let e = 10.0;
+    let spread = Expected::even(e * (1.0 - SHARE), e * (1.0 + SHARE));
+    vec![
+        Case {
+            name: "full, over half its range".to_owned(),
+            draw: Box::new(move |dice| seconds(dice.f64() * e / 2.0)),
+            expected: Expected::even(0.0, e),
+        },
+        Case {
+            name: "spread, cut at the cap after the roll".to_owned(),
+            draw: Box::new(move |dice| seconds((e * (1.0 - SHARE + 2.0 * SHARE * dice.f64())).min(e))),
+            expected: spread,
+        },
+        Case {
+            name: "spread, only to its two ends".to_owned(),
+            draw: Box::new(move |dice| {
+                seconds(if dice.bool() {
+                    e * (1.0 - SHARE)
+                } else {
+                    e * (1.0 + SHARE)
+                })
+            }),
+            expected: spread,
+        },
+        Case {
+            name: "add, to the other side".to_owned(),
+            draw: Box::new(move |dice| seconds(e * (1.0 - SHARE * dice.f64()))),
+            expected: Expected::even(e, e * (1.0 + SHARE)),
+        },
+    ]
+}
+
+impl Case {
+    /// Draws that often, always with the same dice, and compares.
+    pub(super) fn measure(&self, draws: u32) -> Deviation {
+        let Expected {
+            low,
+            high,
+            mean,
+            mean_square,
+        } = self.expected;
+        // The core counts in whole microseconds.
+        let rounding = 2e-6;
+        let mut dice = fastrand::Rng::with_seed(9);
+        let (mut outside, mut sum, mut sum_square) = (0, 0.0, 0.0);
+        for _ in 0..draws {
+            let wait = (self.draw)(&mut dice).as_secs_f64();
+            outside += u64::from(wait < low - rounding || wait > high + rounding);
+            // Around the expected mean, so that nothing is lost to the size of the numbers.
+            sum += wait - mean;
+            sum_square += (wait - mean) * (wait - mean);
+        }
+        let offset = sum / f64::from(draws);
+        let sd = (sum_square / f64::from(draws) - offset * offset).max(0.0).sqrt();
+        let expected_sd = (mean_square - mean * mean).max(0.0).sqrt();
+        // Where no deviation is expected, any is measured against the mean.
+        let scale = if high - low > rounding { expected_sd } else { mean };
+        Deviation {
+            outside,
+            mean_percent: offset.abs() / mean * 100.0,
+            sd_percent: (sd - expected_sd).abs() / scale * 100.0,
+        }
+    }
+}
+
+impl Expected {
+    /// Any value between the two is as likely as any other.
+    fn even(low: f64, high: f64) -> Self {
+        Self {
+            low,
+            high,
+            mean: (low + high) / 2.0,
+            mean_square: (low * low + low * high + high * high) / 3.0,
+        }
+    }
+
+    /// Anything from `base` to three times a value that is itself as expected.
+    fn tripled(self, base: f64) -> Self {
+        Self {
+            low: base,
+            high: 3.0 * self.high,
+            mean: (base + 3.0 * self.mean) / 2.0,
+            mean_square: (base * base + 3.0 * base * self.mean + 9.0 * self.mean_square) / 3.0,
+        }
+    }
+
+    /// Evenly between the two, but what is above the cap is cut to it.
+    fn cut(low: f64, high: f64, cap: f64) -> Self {
+        if high <= cap {
+            return Self::even(low, high);
+        }
+        let (below, above) = ((cap - low) / (high - low), (high - cap) / (high - low));
+        let uncut = Self::even(low, cap);
+        Self {
+            low,
+            high: cap,
+            mean: below * uncut.mean + above * cap,
+            mean_square: below * uncut.mean_square + above * cap * cap,
+        }
+    }
+}
+
+fn spec(strategy: &str, jitter: &str) -> PolicySpec {
+    let cap = if jitter == "decorrelated" {
+        CAP_DECORRELATED
+    } else {
+        CAP
+    };
+    PolicySpec {
+        strategy: Some(strategy.to_owned()),
+        base: Some(seconds(BASE)),
+        step: Some(seconds(BASE)),
+        delays: Some(LIST.map(seconds).to_vec()),
+        cap: Some(seconds(cap)),
+        jitter: JitterSpec {
+            kind: Some(jitter.to_owned()),
+            share: Some(SHARE),
+        },
+        ..PolicySpec::default()
+    }
+}
+
+fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Case {
+    let policy = policy.clone();
+    let draw = move |dice: &mut fastrand::Rng| {
+        let mut wait = None;
+        // Only decorrelated looks at what was drawn before.
+        for number in 1..=retry {
+            wait = policy.wait(number, tier, wait, Roll(dice.u64(..)));
+        }
+        wait.expect("attempts are left")
+    };
+    Case {
+        name: format!("{strategy}, {jitter}, {}, retry {retry}", tier.name()),
+        draw: Box::new(draw),
+        expected: expected(strategy, jitter, tier, retry),
+    }
+}
+
+/// The formulas, once more.
+fn expected(strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Expected {
+    let n = f64::from(retry);
+    let written = match strategy {
+        "fixed" => BASE,
+        "linear" => BASE * n,
+        "exponential" => BASE * 2_f64.powf(n - 1.0),
+        _ => LIST[usize::from(retry) - 1],
+    };
+    let scale = [0.5, 1.0, 2.0][tier.index()];
+    if tier == Tier::Transactional && retry == 1 {
+        let shortest = match jitter {
+            "none" => 1.0,
+            "full" => 0.0,
+            "equal" => 0.5,
+            "decorrelated" => 1.0 / 3.0,
+            _ => 1.0 - SHARE,
+        };
+        return Expected::even(shortest, 1.0);
+    }
+    let e = (scale * written).min(CAP);
+    match jitter {
+        "none" => Expected::even(e, e),
+        "full" => Expected::even(0.0, e),
+        "equal" => Expected::even(e / 2.0, e),
+        "spread" => Expected::even(e * (1.0 - SHARE), e * (1.0 + SHARE)),
+        "add" => Expected::even(e, e * (1.0 + SHARE)),
+        _ => {
+            let base = scale * BASE;
+            // A hastened first retry is no part of the growth: that starts from the base.
+            let grown = if tier == Tier::Transactional { retry - 1 } else { retry };
+            (0..grown).fold(Expected::even(base, base), |before, _| before.tripled(base))
+        }
+    }
+}
+
+/// One draw after a previous wait of that many seconds, under a cap that cuts some of them.
+fn capped_decorrelated(previous: f64) -> Case {
+    let (base, cap) = (2.0, 20.0);
+    let policy = Policy::build(&PolicySpec {
+        base: Some(seconds(base)),
+        cap: Some(seconds(cap)),
+        jitter: JitterSpec {
+            kind: Some("decorrelated".to_owned()),
+            share: None,
+        },
+        ..PolicySpec::default()
+    })
+    .expect("a valid policy");
+    let draw = move |dice: &mut fastrand::Rng| {
+        let wait = policy.wait(3, Tier::Promotional, Some(seconds(previous)), Roll(dice.u64(..)));
+        wait.expect("attempts are left")
+    };
+    Case {
+        name: format!("decorrelated after {previous} s, cut at {cap} s"),
+        draw: Box::new(draw),
+        expected: Expected::cut(base, 3.0 * previous, cap),
+    }
+}
+
+fn seconds(count: f64) -> Duration {
+    Duration::from_secs_f64(count)
+}

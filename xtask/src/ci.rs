@@ -1,0 +1,253 @@
+//! `cargo xtask ci`: every check there is, in one order, on a laptop as on a build machine.
+//!
+//! A failed step does not stop the others: one run shows everything that is wrong. With `CI=true` a
+//! step that had to be skipped counts as failed; on a laptop it is skipped loudly. What is said at
+//! the end, and the time each group of steps may take, is [`report`]'s.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{docs, prove, tidy};
+use report::{Ended, Group, Report, Step, Tally};
+
+mod report;
+
+/// Runs every check and prints what came of them.
+pub(crate) fn run(root: &Path) -> Result<ExitCode> {
+    let mut ci = Ci {
+        root,
+        steps: Vec::new(),
+    };
+    ci.command("format", Group::Checks, ci.cargo("fmt --all --check"));
+    ci.chore("tidy", || tidy::run(root));
+    ci.chore("docs", || docs::check(root));
+    ci.licences();
+    ci.command(
+        "clippy",
+        Group::Build,
+        ci.cargo("clippy --workspace --all-targets --locked -- -D warnings"),
+    );
+    ci.tests();
+    ci.proofs();
+
+    let strict = env::var_os("CI").is_some_and(|value| value == "true");
+    let report = if strict {
+        Report::strict(ci.steps)
+    } else {
+        Report::lenient(ci.steps)
+    };
+    println!("\n{report}");
+    Ok(if report.failed() == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+struct Ci<'a> {
+    root: &'a Path,
+    steps: Vec<Step>,
+}
+
+impl Ci<'_> {
+    fn cargo(&self, args: &str) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(self.root).args(args.split(' '));
+        cargo
+    }
+
+    fn licences(&mut self) {
+        if answers(self.cargo("deny --version")) {
+            let check = self.cargo("deny --locked check --hide-inclusion-graph licenses bans sources");
+            self.command("licences", Group::Checks, check);
+        } else {
+            let why = "cargo-deny is not installed: `scripts/test --install` installs it beside the build";
+            self.note("licences", Group::Checks, Ended::Skipped(why.to_owned()));
+        }
+    }
+
+    fn tests(&mut self) {
+        if answers(self.cargo("nextest --version")) {
+            self.command(
+                "build tests",
+                Group::Build,
+                self.cargo("nextest run --workspace --locked --no-run"),
+            );
+            self.command(
+                "tests",
+                Group::Unit,
+                self.cargo("nextest run --workspace --locked --profile ci"),
+            );
+        } else {
+            let targets = "test --workspace --locked --lib --bins --tests";
+            self.command("build tests", Group::Build, self.cargo(&format!("{targets} --no-run")));
+            self.command("tests", Group::Unit, self.cargo(&format!("{targets} --no-fail-fast")));
+        }
+        self.command(
+            "doc tests",
+            Group::Unit,
+            self.cargo("test --workspace --locked --doc --no-fail-fast"),
+        );
+    }
+
+    /// Every proof in its short form, from binaries that are built once.
+    fn proofs(&mut self) {
+        self.command(
+            "build proofs",
+            Group::Build,
+            prove::build_command(self.root, prove::ALL_PACKAGES),
+        );
+        match proof_names(self.root) {
+            Ok(names) => names.iter().for_each(|name| self.proof(name)),
+            Err(error) => self.note("proofs", Group::Simulation, Ended::Failed(format!("{error:#}"))),
+        }
+    }
+
+    fn proof(&mut self, name: &str) {
+        let group = if prove::starts_posthaste(name) {
+            Group::Sockets
+        } else {
+            Group::Simulation
+        };
+        let step = format!("prove {name}");
+        match prove::command(self.root) {
+            Ok(mut command) => {
+                command.args([name, "--quick"]);
+                self.command(&step, group, command);
+            }
+            Err(error) => self.note(&step, group, Ended::Failed(format!("{error:#}"))),
+        }
+    }
+
+    /// Runs a program as one step.
+    fn command(&mut self, name: &str, group: Group, mut command: Command) {
+        let line = line(&command);
+        println!("\n── {name}: {line}");
+        let (ran, took) = timed(|| echo(&mut command));
+        let (tally, ended) = match ran {
+            Ok((tally, true)) => (tally, Ended::Passed),
+            Ok((tally, false)) => (tally, Ended::Failed(line)),
+            Err(error) => (Tally::default(), Ended::Failed(format!("{line}: {error:#}"))),
+        };
+        self.steps.push(Step {
+            name: name.to_owned(),
+            group,
+            took,
+            tally,
+            ended,
+        });
+    }
+
+    /// Runs one of our own chores as one step.
+    fn chore(&mut self, name: &str, chore: impl FnOnce() -> Result<()>) {
+        println!("\n── {name}: cargo xtask {name}");
+        let (ran, took) = timed(chore);
+        let ended = ran.map_or_else(|error| Ended::Failed(format!("{error:#}")), |()| Ended::Passed);
+        self.steps.push(Step {
+            name: name.to_owned(),
+            group: Group::Checks,
+            took,
+            tally: Tally::default(),
+            ended,
+        });
+    }
+
+    /// A step that did not come to run.
+    fn note(&mut self, name: &str, group: Group, ended: Ended) {
+        println!("\n── {name}: {ended}");
+        self.steps.push(Step {
+            name: name.to_owned(),
+            group,
+            took: Duration::ZERO,
+            tally: Tally::default(),
+            ended,
+        });
+    }
+}
+
+fn proof_names(root: &Path) -> Result<Vec<String>> {
+    let listed = prove::command(root)?
+        .arg("--list")
+        .output()
+        .context("cannot list the proofs")?;
+    let listed = String::from_utf8(listed.stdout).context("the list of proofs is not text")?;
+    let names: Vec<_> = listed
+        .lines()
+        .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+        .collect();
+    if names.is_empty() {
+        bail!("there is no proof to run");
+    }
+    Ok(names)
+}
+
+/// Whether a tool is there.
+fn answers(mut command: Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The command as a person would type it.
+fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let mut line = if program == "prove" {
+        "cargo xtask prove".to_owned()
+    } else {
+        program.into_owned()
+    };
+    for word in command.get_args() {
+        line.push(' ');
+        line += &word.to_string_lossy();
+    }
+    line
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time a check takes on this machine is what is measured"
+    )]
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// Runs a program, shows what it says, and counts the tests it reports. True when it succeeded.
+fn echo(command: &mut Command) -> Result<(Tally, bool)> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start it")?;
+    let said = child.stdout.take().context("its output was piped")?;
+    let told = child.stderr.take().context("its errors were piped")?;
+    let tally = thread::scope(|scope| {
+        let told = scope.spawn(|| pass_on(told, io::stderr()));
+        let said = pass_on(said, io::stdout());
+        said + told.join().unwrap_or_default()
+    });
+    Ok((tally, child.wait().context("cannot wait for it")?.success()))
+}
+
+fn pass_on(from: impl Read, mut to: impl Write) -> Tally {
+    let mut tally = Tally::default();
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        tally += Tally::read(&line);
+        // A closed terminal is no reason to stop checking.
+        let _ = writeln!(to, "{line}");
+    }
+    tally
+}

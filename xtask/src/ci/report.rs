@@ -1,0 +1,313 @@
+//! What `ci` says at the end: the time each step took, the time each group of steps may take, what
+//! failed, and last the count.
+//!
+//! A budget that is overrun is shown, not punished: how long a step takes depends on who else uses
+//! the machine.
+
+use std::fmt;
+use std::ops::{Add, AddAssign};
+use std::time::Duration;
+
+/// Everything that ran.
+pub(super) struct Report {
+    steps: Vec<Step>,
+    skipped_counts_as_failed: bool,
+}
+
+/// One step and how it went.
+pub(super) struct Step {
+    pub(super) name: String,
+    pub(super) group: Group,
+    pub(super) took: Duration,
+    /// What the step itself counted; nothing for a step that is no test run.
+    pub(super) tally: Tally,
+    pub(super) ended: Ended,
+}
+
+/// How a step ended.
+pub(super) enum Ended {
+    Passed,
+    /// With what to run to see it again, or what was wrong.
+    Failed(String),
+    /// With what was missing.
+    Skipped(String),
+}
+
+impl Report {
+    /// For a build machine, where nothing may be missing.
+    pub(super) fn strict(steps: Vec<Step>) -> Self {
+        Self {
+            steps,
+            skipped_counts_as_failed: true,
+        }
+    }
+
+    /// For a laptop.
+    pub(super) fn lenient(steps: Vec<Step>) -> Self {
+        Self {
+            steps,
+            skipped_counts_as_failed: false,
+        }
+    }
+
+    /// How many tests, checks and proofs failed.
+    pub(super) fn failed(&self) -> u32 {
+        self.steps.iter().map(|step| self.count(step).failed).sum()
+    }
+
+    /// A step that counted no tests counts as one.
+    fn count(&self, step: &Step) -> Tally {
+        let Tally { passed, failed } = step.tally;
+        match step.ended {
+            Ended::Passed => Tally {
+                passed: passed.max(1),
+                failed,
+            },
+            Ended::Failed(_) => Tally {
+                passed,
+                failed: failed.max(1),
+            },
+            Ended::Skipped(_) => Tally {
+                passed: 0,
+                failed: u32::from(self.skipped_counts_as_failed),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self
+            .steps
+            .iter()
+            .map(|step| step.name.len())
+            .max()
+            .unwrap_or(0)
+            .max("simulation".len());
+        writeln!(f, "{:width$}  seconds", "step")?;
+        for step in &self.steps {
+            writeln!(f, "{:width$}  {:7.1}", step.name, step.took.as_secs_f64())?;
+        }
+        writeln!(f, "\n{:width$}  seconds  budget", "group")?;
+        for group in Group::ALL {
+            let took: Duration = self
+                .steps
+                .iter()
+                .filter(|step| step.group == group)
+                .map(|step| step.took)
+                .sum();
+            let over = if took > group.budget() { "over" } else { "ok" };
+            writeln!(
+                f,
+                "{:width$}  {:7.1}  {:6}  {over}",
+                group.name(),
+                took.as_secs_f64(),
+                group.budget().as_secs()
+            )?;
+        }
+        writeln!(f)?;
+        for step in &self.steps {
+            match &step.ended {
+                Ended::Passed => {}
+                ended => writeln!(f, "{}: {ended}", step.name)?,
+            }
+        }
+        let total = self
+            .steps
+            .iter()
+            .map(|step| self.count(step))
+            .fold(Tally::default(), Add::add);
+        write!(f, "{} passed, {} failed", total.passed, total.failed)?;
+        let skipped = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step.ended, Ended::Skipped(_)))
+            .count();
+        if skipped > 0 && !self.skipped_counts_as_failed {
+            write!(f, ", {skipped} skipped")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => write!(f, "passed"),
+            Self::Failed(how) => write!(f, "FAILED: {how}"),
+            Self::Skipped(why) => write!(f, "SKIPPED: {why}"),
+        }
+    }
+}
+
+/// Steps that share a budget: twenty-five minutes for a machine that starts with nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Group {
+    Checks,
+    Build,
+    Unit,
+    Simulation,
+    Sockets,
+}
+
+impl Group {
+    const ALL: [Self; 5] = [Self::Checks, Self::Build, Self::Unit, Self::Simulation, Self::Sockets];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Checks => "checks",
+            Self::Build => "build",
+            Self::Unit => "unit",
+            Self::Simulation => "simulation",
+            Self::Sockets => "sockets",
+        }
+    }
+
+    const fn budget(self) -> Duration {
+        let minutes = match self {
+            Self::Checks => 1,
+            Self::Build => 9,
+            Self::Unit => 3,
+            Self::Simulation => 2,
+            Self::Sockets => 5,
+        };
+        Duration::from_secs(60 * minutes)
+    }
+}
+
+/// How many tests a program says it ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Tally {
+    pub(super) passed: u32,
+    pub(super) failed: u32,
+}
+
+impl Tally {
+    /// Reads the summary line of nextest or of a test binary; every other line counts nothing.
+    pub(super) fn read(line: &str) -> Self {
+        let counts = if line.trim_start().starts_with("Summary [") {
+            line.split_once("run:").map(|(_, counts)| counts)
+        } else {
+            line.strip_prefix("test result: ")
+                .and_then(|rest| rest.split_once(". "))
+                .map(|(_, counts)| counts)
+        };
+        let mut tally = Self::default();
+        for part in counts.unwrap_or_default().split([',', ';']) {
+            let mut words = part.split_whitespace();
+            let count = words.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+            match words.next() {
+                Some("passed") => tally.passed += count,
+                Some("failed" | "timed" | "exec") => tally.failed += count,
+                _ => {}
+            }
+        }
+        tally
+    }
+}
+
+impl Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_both_test_runners_are_counted() {
+        let cases = [
+            ("     Summary [   0.011s] 3 tests run: 3 passed, 0 skipped", 3, 0),
+            (
+                "     Summary [   9.011s] 6 tests run: 3 passed (1 slow), 2 failed, 1 timed out, 0 skipped",
+                3,
+                3,
+            ),
+            (
+                "     Summary [   0.2s] 2/5 tests run: 1 passed, 1 exec failed, 0 skipped",
+                1,
+                1,
+            ),
+            (
+                "test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+                7,
+                0,
+            ),
+            ("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured", 1, 2),
+            ("        PASS [   0.005s] 9 passed or so", 0, 0),
+        ];
+        for (line, passed, failed) in cases {
+            assert_eq!(Tally::read(line), Tally { passed, failed }, "{line}");
+        }
+    }
+
+    fn step(name: &str, ended: Ended) -> Step {
+        Step {
+            name: name.to_owned(),
+            group: Group::Checks,
+            took: Duration::ZERO,
+            tally: Tally::default(),
+            ended,
+        }
+    }
+
+    fn last_line(report: &Report) -> String {
+        report.to_string().lines().last().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn a_skipped_step_fails_a_build_machine_and_not_a_laptop() {
+        let steps = || {
+            vec![
+                step("format", Ended::Passed),
+                step("licences", Ended::Skipped("no tool".to_owned())),
+            ]
+        };
+        let (strict, lenient) = (Report::strict(steps()), Report::lenient(steps()));
+        assert_eq!(
+            (strict.failed(), last_line(&strict)),
+            (1, "1 passed, 1 failed".to_owned())
+        );
+        assert_eq!(
+            (lenient.failed(), last_line(&lenient)),
+            (0, "1 passed, 0 failed, 1 skipped".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_test_run_that_broke_before_it_counted_has_failed_once() {
+        let broken = Report::lenient(vec![step("tests", Ended::Failed("cargo test".to_owned()))]);
+        assert_eq!(
+            (broken.failed(), last_line(&broken)),
+            (1, "0 passed, 1 failed".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_group_over_its_budget_is_marked() {
+        let took = Group::Unit.budget() + Duration::from_secs(1);
+        let slow = Step {
+            group: Group::Unit,
+            took,
+            ..step("tests", Ended::Passed)
+        };
+        let text = Report::lenient(vec![slow]).to_string();
+        let marked: Vec<_> = text.lines().filter(|line| line.ends_with("over")).collect();
+        assert_eq!(marked.len(), 1, "{text}");
+        assert!(marked[0].starts_with("unit"));
+    }
+}

@@ -1,0 +1,69 @@
+//! The chores of this workspace: `cargo xtask ci`, `tidy`, `prove` and `docs`.
+//!
+//! Start with [`ci`], the one door for checks, and [`tidy`], the house rules no lint knows.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod ci;
+mod docs;
+mod prove;
+mod tidy;
+
+/// The chores of this workspace.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Every check: format, lints, tests, house rules, licences, docs, and the proofs in short form
+    Ci,
+    /// The house rules that no compiler and no lint knows
+    Tidy,
+    /// One of the named proofs, optimised: NAME [--quick] [--seeds N] [--first S] [--json], or --list
+    #[command(disable_help_flag = true)]
+    Prove {
+        /// Handed to `prove` as they are
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Writes the pages that are generated from the code
+    Docs {
+        /// Writes nothing and fails when a page is stale
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    run(Args::parse().chore, &root()).unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(chore: Chore, root: &Path) -> Result<ExitCode> {
+    match chore {
+        Chore::Ci => return ci::run(root),
+        Chore::Prove { args } => return prove::run(root, &args),
+        Chore::Tidy => tidy::run(root)?,
+        Chore::Docs { check: false } => docs::write(root)?,
+        Chore::Docs { check: true } => docs::check(root)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask
+        .parent()
+        .expect("xtask is one folder below the workspace")
+        .to_owned()
+}

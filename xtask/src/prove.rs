@@ -1,0 +1,84 @@
+//! `cargo xtask prove`: builds the proofs optimised and hands them the command line.
+//!
+//! The proofs themselves, their figures and their exit codes are `posthaste-testkit`'s.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+/// Proofs that start the real `posthaste`. The others do without it, and so does their build.
+const START_POSTHASTE: &[&str] = &["thread"];
+
+/// The exit code of a proof that could not be run.
+const COULD_NOT_RUN: u8 = 2;
+
+/// Builds what the proof needs, runs it, and ends as it ended.
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
+    let built = build_command(root, packages(args))
+        .status()
+        .context("cannot start cargo")?;
+    if !built.success() {
+        eprintln!("prove: could not be run: the build failed");
+        return Ok(COULD_NOT_RUN.into());
+    }
+    let ended = command(root)?.args(args).status().context("cannot start the proofs")?;
+    let code = ended.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.unwrap_or(COULD_NOT_RUN).into())
+}
+
+/// What all proofs together need.
+pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-cli"];
+
+fn packages(args: &[String]) -> &'static [&'static str] {
+    if args.iter().any(|arg| starts_posthaste(arg)) {
+        ALL_PACKAGES
+    } else {
+        &["posthaste-testkit"]
+    }
+}
+
+/// Whether the proof of that name talks to a running server.
+pub(crate) fn starts_posthaste(name: &str) -> bool {
+    START_POSTHASTE.contains(&name)
+}
+
+/// The command that builds the binaries of `packages`.
+pub(crate) fn build_command(root: &Path, packages: &[&str]) -> Command {
+    let mut build = Command::new("cargo");
+    build.current_dir(root).args(["build", "--release", "--bins"]);
+    build.args(packages.iter().map(|package| format!("--package={package}")));
+    build
+}
+
+/// The command that runs a proof once it is built; which proof, the caller adds.
+pub(crate) fn command(root: &Path) -> Result<Command> {
+    let release = release_folder()?;
+    let mut prove = Command::new(release.join("prove"));
+    prove.current_dir(root).env("POSTHASTE_BIN", release.join("posthaste"));
+    Ok(prove)
+}
+
+/// Where cargo puts optimised binaries. This program lies beside it, wherever the target folder is.
+fn release_folder() -> Result<PathBuf> {
+    let here = env::current_exe().context("cannot tell where this program lies")?;
+    let target = here
+        .ancestors()
+        .nth(2)
+        .context("this program does not lie in a target folder")?;
+    Ok(target.join("release"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_built_only_for_proofs_that_start_it() {
+        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(packages(&args("thread --quick")), ALL_PACKAGES);
+        assert_eq!(packages(&args("simulation --seeds 5")), ["posthaste-testkit"]);
+        assert_eq!(packages(&args("--list")), ["posthaste-testkit"]);
+    }
+}

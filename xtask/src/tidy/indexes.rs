@@ -1,0 +1,128 @@
+//! The pending table has no random index: at five million pending deliveries one secondary index
+//! makes a delivery seven times as dear. Fresh rows enter none of the two it has.
+
+use super::source::{Complaint, SourceFile};
+
+/// The indexes that exist for rows that are late or overflowed. Adding one needs an ADR with a figure.
+const AGREED: &[&str] = &["delivery_late", "delivery_spill"];
+
+/// An index of the pending table, and where it is made.
+pub(super) struct Index {
+    at: usize,
+    pub(super) name: String,
+}
+
+/// Every index of the pending table was agreed on.
+pub(super) fn check_indexes(file: &SourceFile) -> Vec<Complaint> {
+    pending_indexes(file)
+        .into_iter()
+        .filter(|index| !AGREED.contains(&index.name.as_str()))
+        .map(|index| {
+            let what = format!("the pending table gets the index {}", index.name);
+            file.complaint(
+                index.at,
+                what,
+                "write an ADR with its cost at 5 million pending, then add it to xtask/src/tidy/indexes.rs",
+            )
+        })
+        .collect()
+}
+
+/// The indexes of the pending table that a file of the store makes.
+pub(super) fn pending_indexes(file: &SourceFile) -> Vec<Index> {
+    if !file.is_in(&["crates/store/"]) || !(file.is("sql") || file.is("rs")) {
+        return Vec::new();
+    }
+    let words = words(&file.text);
+    let mut found = Vec::new();
+    for (place, (at, word)) in words.iter().enumerate() {
+        if word == "create" {
+            let name = index_on_pending(words[place + 1..].iter().map(|(_, word)| word.as_str()));
+            found.extend(name.map(|name| Index { at: *at, name }));
+        }
+    }
+    found
+}
+
+/// The index's name, if the words after `create` make one on the pending table.
+fn index_on_pending<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut words = words.filter(|word| !["unique", "if", "not", "exists"].contains(word));
+    if words.next()? != "index" {
+        return None;
+    }
+    let name = words.next()?;
+    // An index may go without a name: it then says at once what it is on.
+    let (name, table) = if name == "on" {
+        ("without a name", words.next()?)
+    } else {
+        (name, words.nth(1)?)
+    };
+    (table == "delivery").then(|| name.to_owned())
+}
+
+/// Names and keywords in lower case, and where they stand.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut start = None;
+    for (at, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
+        match (start, c.is_alphanumeric() || c == '_') {
+            (None, true) => start = Some(at),
+            (Some(from), false) => {
+                found.push((from, text[from..at].to_lowercase()));
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::testing::check;
+    use super::*;
+
+    #[test]
+    fn a_new_index_of_the_pending_table_is_caught() {
+        check(
+            check_indexes,
+            "crates/store/src/schema.sql",
+            "\nCREATE INDEX by_dest ON delivery(dest, id);",
+            &[2],
+        );
+        check(
+            check_indexes,
+            "crates/store/src/sqlite.rs",
+            "\"create unique index if not exists x\n on delivery (id)\"",
+            &[1],
+        );
+        check(
+            check_indexes,
+            "crates/store/src/schema.sql",
+            "CREATE INDEX ON delivery (due);",
+            &[1],
+        );
+    }
+
+    #[test]
+    fn agreed_indexes_and_other_tables_are_fine() {
+        check(
+            check_indexes,
+            "crates/store/src/schema.sql",
+            "CREATE INDEX delivery_late ON delivery(shard, due) WHERE state = 1;",
+            &[],
+        );
+        check(
+            check_indexes,
+            "crates/store/src/schema.sql",
+            "CREATE INDEX dead_by_cause ON dead(cause);",
+            &[],
+        );
+        check(
+            check_indexes,
+            "crates/store/src/schema.sql",
+            "CREATE TABLE delivery (id INTEGER PRIMARY KEY);",
+            &[],
+        );
+    }
+}

@@ -154,11 +154,12 @@ pub struct Answer<'a> {
 /// What an answer means at an endpoint with these overrides: they change the class, while the
 /// cause still tells what came.
 pub fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
+    // One that is there and says nothing (past, zero, not a time) asks for no wait of its own; only
+    // its absence makes a bare 429.
     let asked = || {
-        retry_after::parse(
-            answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes),
-            now,
-        )
+        let mut values = answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes).peekable();
+        values.peek()?;
+        Some(retry_after::parse(values, now).unwrap_or_default())
     };
     Verdict {
         class: overrides.class(answer.status),
@@ -426,7 +427,10 @@ mod tests {
                 judged(status, &["120", "abc", "60"], &[]).retry_after,
                 Some(Duration::from_secs(120))
             );
-            assert_eq!(judged(status, &["0"], &[]).retry_after, None);
+            for says_nothing in ["0", "", "abc", "-5"] {
+                assert_eq!(judged(status, &[says_nothing], &[]).retry_after, Some(Duration::ZERO));
+            }
+            assert_eq!(judged(status, &[], &[]).retry_after, None, "a bare {status}");
         }
     }
 

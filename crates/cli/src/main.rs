@@ -1,3 +1,51 @@
-//! The `posthaste` command.
+//! The `posthaste` command. It has no rules of its own: each subcommand puts parts together.
 
-fn main() {}
+mod bench;
+mod config;
+mod demo;
+mod policy;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Takes messages, makes them durable, delivers them.
+#[derive(Parser)]
+#[command(name = "posthaste", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(serve::Args),
+    /// Send real messages to receivers that fail, and watch them arrive
+    Demo(demo::Args),
+    /// Measure this machine: messages a second and CPU a delivery, beside the bare limit
+    Bench(bench::Args),
+    /// Retry policies
+    Policy(policy::Args),
+    /// A part of `bench`, in a process of its own
+    #[command(hide = true)]
+    BenchPart(bench::part::Args),
+}
+
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Policy(args) => policy::run(&args),
+        Command::BenchPart(args) => bench::part::run(&args),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("posthaste: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

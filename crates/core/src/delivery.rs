@@ -2,8 +2,8 @@
 //! turns into the next state; retry, give-up, expiry and the end of an endpoint are all decided
 //! here. Obeyed by the engine's dispatch loop, remembered by the store's `settle`.
 //!
-//! Invariants: a due time is never before `now`; an attempt is counted exactly when the receiver
-//! may have seen it; a delivery without a TTL never expires.
+//! Invariants: a due time is never before `now`; an attempt is counted unless it failed by our own
+//! fault; a delivery without a TTL never expires.
 
 use std::time::Duration;
 
@@ -180,7 +180,11 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
         }
         Class::TooLarge if delivery.compact == Compact::Spare => {
             decision.compact = Compact::InUse;
-            decision.state = State::Retry { due: now, cause: verdict.cause };
+            decision.state = if delivery.expiry.is_over(now) {
+                State::Expired { at: now }
+            } else {
+                State::Retry { due: now, cause: verdict.cause }
+            };
         }
         Class::TooLarge => decision.state = State::Dead { at: now, cause: verdict.cause },
         Class::Credential => {
@@ -226,28 +230,34 @@ fn try_again(
         let in_a_row = if delivery.last_cause == Some(cause) { delivery.limited_in_a_row } else { 0 };
         decision.limited_in_a_row = in_a_row.saturating_add(1);
     }
-    let backoff = policy.wait(decision.attempts, delivery.tier, delivery.previous_wait, roll);
     // A Retry-After of zero says nothing: normal backoff.
     let asked = verdict.retry_after.filter(|wait| !wait.is_zero()).map(|wait| wait.min(policy.retry_after_max()));
-    let due = now + match (backoff, asked) {
-        _ if decision.limited_in_a_row >= LIMITED_IN_A_ROW_MAX => return give_up(decision, now, cause),
-        (None, _) => return give_up(decision, now, cause),
-        (Some(_), Some(asked)) => roll.between(asked, asked + asked / RETRY_AFTER_SPREAD),
-        // Told to slow down, but not how far.
-        (Some(backoff), None) if cause == Cause::TooManyRequests => backoff * 2,
-        (Some(backoff), None) => backoff,
-    };
-    if asked.is_some() {
-        decision.lane_hold = Some(Hold { why: Why::RetryAfter, until: Some(due) });
+    let asked_until = asked.map(|asked| now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD));
+    // Before anything is decided of this one: the rest of the lane was asked to wait as well.
+    decision.lane_hold = asked_until.map(|until| Hold { why: Why::RetryAfter, until: Some(until) });
+    if matches!(delivery.expiry, Expiry::NowOrNever(_)) {
+        decision.state = State::Expired { at: now };
+        return;
     }
+    let backoff = policy.wait(decision.attempts, delivery.tier, delivery.previous_wait, roll);
+    let Some(backoff) = backoff.filter(|_| decision.limited_in_a_row < LIMITED_IN_A_ROW_MAX) else {
+        return give_up(decision, now, cause);
+    };
+    let due = match asked_until {
+        // Never earlier than asked. Never earlier than the policy either: a receiver that always
+        // says "in a second" would otherwise use up every attempt within seconds.
+        Some(until) => until.max(now + backoff),
+        // Told to slow down, but not how far.
+        None if cause == Cause::TooManyRequests && verdict.retry_after.is_none() => now + backoff * 2,
+        None => now + backoff,
+    };
     let window_ends = policy.window().map(|window| delivery.born + window);
     decision.state = match (delivery.expiry, window_ends) {
-        (Expiry::NowOrNever(_), _) => State::Expired { at: now },
         (Expiry::At(at), window) if due >= at && window.is_none_or(|end| at <= end) => State::Expired { at: now },
         (_, Some(end)) if due > end => return give_up(decision, now, cause),
         _ => State::Retry { due, cause },
     };
-    decision.previous_wait = backoff;
+    decision.previous_wait = Some(backoff);
 }
 
 fn give_up(decision: &mut Decision, now: Timestamp, cause: Cause) {

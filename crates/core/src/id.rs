@@ -49,7 +49,6 @@ impl Key {
 
     /// Who minted it.
     pub const fn writer(self) -> WriterId {
-        #[expect(clippy::cast_possible_truncation, reason = "24 bits remain after the shift")]
         WriterId((self.0 >> SEQ_BITS) as u32)
     }
 
@@ -123,7 +122,6 @@ impl Shard {
     pub const fn of(lane: LaneId) -> Self {
         // The high bits of a multiplication: neighbouring ids land in different shards.
         let mixed = lane.0.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
-        #[expect(clippy::cast_possible_truncation, reason = "eight bits remain after the shift")]
         Self(mixed as u16)
     }
 

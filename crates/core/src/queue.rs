@@ -37,6 +37,9 @@ use turn::Turn;
 /// How far ahead of its due time a delivery is worth a place in memory.
 pub const HORIZON: Duration = Duration::from_secs(30);
 
+/// How soon to look again at what could not be decided for want of its lane's settings.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Where a row is kept; decided when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -82,8 +85,8 @@ impl Default for Limits {
 pub enum Pick {
     /// Send this one. It is in flight until [`Queue::settle`] or [`Queue::put_back`].
     Send(Start),
-    /// This one ended without being sent: record it.
-    End(Record),
+    /// This one moved on without being sent: record it.
+    Record(Record),
 }
 
 /// One attempt to make.
@@ -195,12 +198,15 @@ impl Queue {
         Self { limits, ..Self::default() }
     }
 
-    /// What to send or to end now; ask until it says `None`.
-    pub fn next(&mut self, now: Timestamp) -> Option<Pick> {
+    /// What to send or to record now; ask until it says `None`.
+    pub fn next(&mut self, now: Timestamp, roll: Roll) -> Option<Pick> {
         self.fire(now);
+        if let Some(record) = self.next_ack_timeout(now, roll) {
+            return Some(Pick::Record(record));
+        }
         while let Some(id) = self.over.pop() {
             if let Some(record) = self.end_over(id, now) {
-                return Some(Pick::End(record));
+                return Some(Pick::Record(record));
             }
         }
         while self.in_flight.len() < self.limits.slots as usize {
@@ -210,12 +216,12 @@ impl Queue {
             // Checked again here, at the last moment: the row may have waited long since it came in.
             if item.delivery.expiry.is_over(now) {
                 if let Some(record) = self.end_over(id, now) {
-                    return Some(Pick::End(record));
+                    return Some(Pick::Record(record));
                 }
                 continue;
             }
             if let Some(cause) = self.cuts.cause(&item.delivery) {
-                return Some(Pick::End(self.end(id, cut::ended(cause, now))));
+                return Some(Pick::Record(self.end(id, cut::ended(cause, now))));
             }
             self.turn.charge(tier);
             return Some(Pick::Send(self.start(id, index)));
@@ -287,21 +293,6 @@ impl Queue {
     /// A change was refused by the store: somebody else owns the delivery, or it has ended.
     pub fn refused(&mut self, now: Timestamp, id: DeliveryId) {
         self.leave(id, now);
-    }
-
-    /// Receipts that did not come in time become retries: what to record of each.
-    pub fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<Record> {
-        self.fire(now);
-        let id = loop {
-            let id = self.unacknowledged.pop()?;
-            let awaits = |item: &Item| item.stage == Stage::Waiting && matches!(item.delivery.state, State::AwaitingAck { .. });
-            if self.items.get(&id).is_some_and(awaits) {
-                break id;
-            }
-        };
-        let policy = Arc::clone(&self.lane_of(id)?.settings.as_ref()?.policy);
-        let decision = delivery::ack_timeout(&self.items[&id].delivery, &policy, now, roll.fork(id.raw()));
-        Some(self.apply(id, &decision, Cause::AckTimeout, now))
     }
 
     /// When to ask [`Queue::next`] again if nothing happens before.
@@ -519,6 +510,25 @@ impl Queue {
                     }
                 }
             }
+        }
+    }
+
+    /// Receipts that did not come in time become retries: what to record of each.
+    fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<Record> {
+        loop {
+            let id = self.unacknowledged.pop()?;
+            let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Waiting) else { continue };
+            if !matches!(item.delivery.state, State::AwaitingAck { .. }) {
+                continue;
+            }
+            let Some(policy) = self.lane_of(id).and_then(|lane| lane.settings.as_ref()).map(|set| Arc::clone(&set.policy))
+            else {
+                // Its lane is not known yet: decided as soon as it is.
+                self.timers.set(now + ASK_AGAIN, Timer::Due(id));
+                continue;
+            };
+            let decision = delivery::ack_timeout(&item.delivery, &policy, now, roll.fork(id.raw()));
+            return Some(self.apply(id, &decision, Cause::AckTimeout, now));
         }
     }
 

@@ -80,7 +80,7 @@ pub fn human(duration: Duration) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, unit)| format!("{count}{unit}"))
         .collect();
-    if seconds < 10 && ms % 1_000 != 0 {
+    if seconds < 10 && !ms.is_multiple_of(1_000) {
         return format!("{}.{}s", seconds, ms % 1_000 / 100);
     }
     shown.join(" ")

@@ -181,7 +181,7 @@ impl Connector {
             Err(mpsc::error::TrySendError::Full(_)) => return Err(NotTaken::Full(Box::new(job))),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
         };
-        let attempt = Attempt::new(job, reply, Instant::now(), self.opener.settings.attempt_timeout);
+        let attempt = Box::new(Attempt::new(job, reply, Instant::now(), self.opener.settings.attempt_timeout));
         match self.pools.offer(attempt) {
             Offer::Taken => {}
             Offer::Grow(seat, attempt) => {

@@ -98,6 +98,10 @@ pub struct Finished {
     pub took: Duration,
 }
 
+/// Counts departures from the window: a page knows those before it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Departure(u64);
+
 /// What the loop has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -125,8 +129,10 @@ pub struct Dispatch {
     look_for_over_at: Timestamp,
     lanes_asked: IdSet<LaneId>,
     lanes_to_ask: Vec<LaneId>,
-    /// Deliveries that left the window while a page was under way: its rows may be older.
-    departed: IdSet<DeliveryId>,
+    /// Deliveries that left the window while a page was under way, and which departure that was:
+    /// the page's row may be older.
+    departed: IdMap<DeliveryId, Departure>,
+    departures: Departure,
     pages_under_way: u32,
     to_spill: Vec<posthaste_core::queue::Shed>,
     /// Whoever waits for a receipt to be recorded.
@@ -153,7 +159,8 @@ impl Dispatch {
             look_for_over_at: Timestamp::MAX,
             lanes_asked: IdSet::default(),
             lanes_to_ask: Vec::new(),
-            departed: IdSet::default(),
+            departed: IdMap::default(),
+            departures: Departure(0),
             pages_under_way: 0,
             to_spill: Vec::new(),
             receipts: IdMap::default(),
@@ -287,7 +294,7 @@ impl Dispatch {
     fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
         match reply {
             Reply::Settled(results) => self.settled(now, &results, effects),
-            Reply::Paged(query, page) => self.paged(now, query, page, effects),
+            Reply::Paged(query, asked, page) => self.paged(now, query, asked, page, effects),
             Reply::Spilled(sheds) => {
                 for shed in sheds {
                     self.queue.spilled(shed.lane, shed.tier);
@@ -296,7 +303,9 @@ impl Dispatch {
             }
             Reply::Lanes(asked, found) => self.lanes_found(now, asked, &found, effects),
             Reply::Cut { scope, ticket, ended, in_flight } => {
-                self.sweeps.entry(scope).or_default().look_at = now;
+                if let Some(sweep) = self.sweeps.get_mut(&scope) {
+                    sweep.look_at = now;
+                }
                 if let Some(ticket) = ticket {
                     effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
                 }
@@ -325,9 +334,8 @@ impl Dispatch {
             let recorded = match result {
                 Settled::Done => self.queue.recorded(now, id),
                 Settled::Stale => {
-                    self.counters.stale += 1;
-                    self.queue.refused(now, id);
-                    Recorded::Ended
+                    self.stale(now, id, effects);
+                    continue;
                 }
             };
             match recorded {
@@ -341,7 +349,7 @@ impl Dispatch {
                     self.late.notice(due, id);
                 }
                 Recorded::Ended => {
-                    self.counters.ended += u64::from(*result == Settled::Done);
+                    self.counters.ended += 1;
                     self.depart(id);
                 }
             }
@@ -351,20 +359,26 @@ impl Dispatch {
         }
     }
 
+    /// The store refused a change. Its row is read again: it has ended, or belongs to somebody
+    /// else, or the change was made before and only its answer was lost.
+    fn stale(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
+        self.counters.stale += 1;
+        self.queue.refused(now, id);
+        self.depart(id);
+        self.read(posthaste_store::Query::One(id), 1, effects);
+    }
+
     // --- what follows from every event ---
 
     fn pump(&mut self, now: Timestamp, roll: Roll, effects: &mut Vec<Effect>) {
         self.call_again(now, effects);
-        while let Some(record) = self.queue.next_ack_timeout(now, roll) {
-            self.record(record, None);
-        }
         while !self.draining && self.unsettled.len() + self.settling.len() < UNSETTLED_MAX {
-            match self.queue.next(now) {
+            match self.queue.next(now, roll) {
                 Some(Pick::Send(start)) => {
                     let message = self.riding.get(&start.delivery).cloned();
                     effects.push(Effect::Send(Send { start, message }));
                 }
-                Some(Pick::End(record)) => self.record(record, None),
+                Some(Pick::Record(record)) => self.record(record, None),
                 None => break,
             }
         }
@@ -415,7 +429,8 @@ impl Dispatch {
             self.riding_bytes -= message.body.len();
         }
         if self.pages_under_way > 0 {
-            self.departed.insert(id);
+            self.departures.0 += 1;
+            self.departed.insert(id, self.departures);
         }
     }
 

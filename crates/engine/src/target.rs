@@ -249,8 +249,18 @@ mod tests {
         check("https://Example.COM", "https://example.com:443", "example.com", "/");
         check("https://example.com:443/a/../b?c=d e", "https://example.com:443", "example.com", "/b?c=d%20e");
         check("http://example.com:8080/?", "http://example.com:8080", "example.com:8080", "/?");
-        check("https://bücher.example.com./x", "https://xn--bcher-kva.example.com:443", "xn--bcher-kva.example.com", "/x");
-        check("https://[2606:4700:4700:0::1111]:8443/", "https://[2606:4700:4700::1111]:8443", "[2606:4700:4700::1111]:8443", "/");
+        check(
+            "https://bücher.example.com./x",
+            "https://xn--bcher-kva.example.com:443",
+            "xn--bcher-kva.example.com",
+            "/x",
+        );
+        check(
+            "https://[2606:4700:4700:0::1111]:8443/",
+            "https://[2606:4700:4700::1111]:8443",
+            "[2606:4700:4700::1111]:8443",
+            "/",
+        );
     }
 
     #[test]

@@ -29,6 +29,13 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The system refused a thread.
+    #[error("cannot start a thread of the store")]
+    Thread {
+        /// What it said.
+        #[source]
+        source: std::io::Error,
+    },
     /// What was read is not what was written.
     #[error("{what} holds {found}: the file is damaged or from another program")]
     Damaged {

@@ -7,9 +7,11 @@
 //!
 //! Read [`row`] for what is kept, then [`memory`], which is the contract in its plainest form.
 
+pub mod conformance;
 mod error;
 pub mod memory;
 pub mod row;
+pub mod sqlite;
 
 use std::future::Future;
 use std::sync::Arc;

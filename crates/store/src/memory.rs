@@ -93,7 +93,11 @@ impl Memory {
         let record = settlement.record;
         let id = record.delivery.id;
         if let Some(attempt) = settlement.attempt {
-            self.attempts.entry(id).or_default().push(attempt);
+            let attempts = self.attempts.entry(id).or_default();
+            // A settle that is made again because its answer was lost is not another attempt.
+            if !attempts.contains(&attempt) {
+                attempts.push(attempt);
+            }
         }
         let row = self.pending.get(&id);
         let mine = settlement.epoch == session.epoch

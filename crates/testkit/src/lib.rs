@@ -1,6 +1,12 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
+pub mod caller;
 pub mod contention;
+pub mod crash_points;
 pub mod prove;
 pub mod purity;
+pub mod receiver;
 pub mod schedules;
+pub mod sim;
+pub mod simulation;
+pub mod thread;

@@ -32,16 +32,23 @@ fn spread_figures(draws: u32) -> Vec<Figure> {
         cases.len()
     );
     let findings: Vec<_> = cases.iter().map(|case| case.measure(draws)).collect();
+    for (case, found) in cases
+        .iter()
+        .zip(&findings)
+        .filter(|(_, found)| !found.is_within(STATISTICS_BAR_PERCENT))
+    {
+        eprintln!("  {}: {found:?}", case.name);
+    }
     let worst = |error: fn(&spread::Deviation) -> f64| findings.iter().map(error).fold(0.0, f64::max);
     let controls = spread::controls();
-    let caught = controls
+    let passed = controls
         .iter()
-        .filter(|control| !control.measure(draws).is_within(STATISTICS_BAR_PERCENT))
-        .count();
-    eprintln!(
-        "jitter: {caught} of {} jitters that are wrong on purpose were caught",
-        controls.len()
-    );
+        .filter(|control| control.measure(draws).is_within(STATISTICS_BAR_PERCENT));
+    let passed: Vec<&str> = passed.map(|control| control.name.as_str()).collect();
+    for name in &passed {
+        eprintln!("  wrong on purpose and not caught: {name}");
+    }
+    let caught = controls.len() - passed.len();
     vec![
         Figure::at_most(
             "jitter_values_outside_range",

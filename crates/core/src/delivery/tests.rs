@@ -452,6 +452,38 @@ fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
     assert_eq!((decision.state.phase(), decision.attempts), (Phase::Dead, 9));
 }
 
+#[test]
+fn the_last_attempt_holds_the_lane_like_any_other() {
+    let last = Delivery {
+        attempts: 8,
+        ..first_try()
+    };
+    let decision = settled(&last, &asking(503, seconds(120)));
+    assert_eq!(decision.state.phase(), Phase::Dead);
+    assert_eq!(
+        decision.lane_hold.and_then(|hold| hold.until),
+        Some(NOW + seconds(120))
+    );
+}
+
+#[test]
+fn a_429_with_a_retry_after_of_zero_is_not_a_bare_one() {
+    assert_eq!(
+        wait_of(&settled(&first_try(), &asking(429, Duration::ZERO))),
+        seconds(10)
+    );
+}
+
+#[test]
+fn a_compact_payload_is_not_tried_after_the_ttl() {
+    let delivery = Delivery {
+        compact: Compact::Spare,
+        expiry: Expiry::At(NOW),
+        ..first_try()
+    };
+    assert_eq!(settled(&delivery, &answered(413)).state, State::Expired { at: NOW });
+}
+
 fn any_verdict() -> impl Strategy<Value = Verdict> {
     let causes: Vec<Cause> = Cause::ALL.iter().map(|entry| entry.cause).collect();
     let retry_after = prop_oneof![

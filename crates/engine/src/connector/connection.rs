@@ -5,6 +5,7 @@
 //! closed it, or when nothing is left to do after a failure.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -19,7 +20,7 @@ use super::{Answer, Fault};
 use crate::target::Target;
 
 /// Carries attempts until there are none, beginning with this one.
-pub(super) async fn run(opener: Arc<Opener>, mut seat: Seat, mut attempt: Attempt) {
+pub(super) async fn run(opener: Arc<Opener>, mut seat: Seat, mut attempt: Box<Attempt>) {
     let mut alarm = Alarm::new(attempt.deadline());
     let mut link = None;
     loop {
@@ -53,7 +54,7 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
 /// Makes one attempt, over the kept connection if there is one that may still be used.
 async fn carry(
     opener: &Opener,
-    kept: &mut Option<Link>,
+    kept: &mut Option<Box<Link>>,
     attempt: &mut Attempt,
     alarm: &mut Alarm,
 ) -> Result<Answer, Fault> {
@@ -64,15 +65,23 @@ async fn carry(
     }
     alarm.set(deadline);
     let mut request = attempt.take_request();
-    if let Some(mut link) = still_usable(opener, kept.take(), &target, now, deadline).await? {
-        match link.exchange(request, alarm).await {
+    let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await? {
+        Reuse::Link(mut link) => match link.exchange(request, alarm).await {
             Exchange::Answered(answer) => return Ok(keep(kept, link, answer)),
             Exchange::Failed(fault) => return Err(fault),
             // The receiver had closed it while it waited: once more, on a new one.
-            Exchange::GivenBack(unsent, _) => request = *unsent,
-        }
-    }
-    let addresses = opener.check(target.origin(), deadline).await?;
+            Exchange::GivenBack(unsent, _) => {
+                request = *unsent;
+                None
+            }
+        },
+        Reuse::Moved(addresses) => Some(addresses),
+        Reuse::Nothing => None,
+    };
+    let addresses = match looked_up {
+        Some(addresses) => addresses,
+        None => opener.check(target.origin(), deadline).await?,
+    };
     let mut link = opener.open(target.origin(), &addresses, deadline).await?;
     match link.exchange(request, alarm).await {
         Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
@@ -80,28 +89,117 @@ async fn carry(
     }
 }
 
+/// What a kept connection is worth.
+enum Reuse {
+    /// It may be used.
+    Link(Box<Link>),
+    /// Its name has these addresses now, and its own is not among them.
+    Moved(Vec<IpAddr>),
+    /// There is none, or it ended.
+    Nothing,
+}
+
 /// A connection outlives its look-up: after a while its address must prove itself again.
-async fn still_usable(
+async fn reuse(
     opener: &Opener,
-    kept: Option<Link>,
+    kept: Option<Box<Link>>,
     target: &Target,
     now: Instant,
     deadline: Instant,
-) -> Result<Option<Link>, Fault> {
-    let Some(mut link) = kept.filter(Link::is_usable) else {
-        return Ok(None);
+) -> Result<Reuse, Fault> {
+    let Some(mut link) = kept.filter(|link| link.is_usable()) else {
+        return Ok(Reuse::Nothing);
     };
-    if now.duration_since(link.checked_at()) >= opener.settings.recheck_after {
-        let addresses = opener.check(target.origin(), deadline).await?;
-        if !addresses.contains(&link.address()) {
-            return Ok(None);
-        }
-        link.set_checked_at(now);
+    if now.duration_since(link.checked_at()) < opener.settings.recheck_after {
+        return Ok(Reuse::Link(link));
     }
-    Ok(Some(link))
+    let addresses = opener.check(target.origin(), deadline).await?;
+    if !addresses.contains(&link.address()) {
+        return Ok(Reuse::Moved(addresses));
+    }
+    link.set_checked_at(now);
+    Ok(Reuse::Link(link))
 }
 
-fn keep(kept: &mut Option<Link>, link: Link, answer: Answer) -> Answer {
-    *kept = Some(link).filter(Link::is_usable);
+fn keep(kept: &mut Option<Box<Link>>, link: Box<Link>, answer: Answer) -> Answer {
+    *kept = Some(link).filter(|link| link.is_usable());
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::Request;
+    use http_body_util::Full;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::connector::{Job, Roots, Settings, System, Tcp};
+    use crate::target::TargetRules;
+
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        (listener, address)
+    }
+
+    fn opener() -> Opener {
+        let rules = TargetRules {
+            allow_http: true,
+            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+            ..TargetRules::default()
+        };
+        Opener::new(Settings { rules, ..Settings::default() }, Arc::new(System), Arc::new(Tcp), Roots::none())
+    }
+
+    fn attempt(opener: &Opener, address: SocketAddr) -> Attempt {
+        let target = Target::parse(&format!("http://{address}/"), &opener.settings.rules).expect("an allowed address");
+        let (results, _receiver) = mpsc::channel(1);
+        let reply = results.try_reserve_owned().expect("a channel of one");
+        let request = Request::new(Full::new(Bytes::from_static(b"{}")));
+        let (now, timeout) = (Instant::now(), Duration::from_secs(10));
+        Attempt::new(Job { token: 1, target: Arc::new(target), request, deadline: now + timeout }, reply, now, timeout)
+    }
+
+    /// Whatever happened on loopback before this call is known to the runtime afterwards.
+    async fn let_the_runtime_see_events() {
+        let (listener, address) = listen().await;
+        let stream = TcpStream::connect(address).await.expect("a listener on loopback");
+        drop(listener.accept().await.expect("a connection"));
+        stream.readable().await.expect("the other side has closed");
+    }
+
+    #[tokio::test]
+    async fn a_stale_connection_that_took_nothing_is_replaced_once_and_silently() {
+        let (listener, address) = listen().await;
+        let opener = opener();
+        let mut attempt = attempt(&opener, address);
+        let origin = attempt.target().origin().clone();
+        let mut link = opener.open(&origin, &[address.ip()], attempt.deadline()).await.expect("a listener");
+        let (other_side, _) = listener.accept().await.expect("a connection");
+        assert!(poll_fn(|cx| Poll::Ready(link.drive(cx))).await.is_pending());
+        assert!(link.is_usable());
+        // Closed behind our back: the link is not polled between this and its next use.
+        drop(other_side);
+        let_the_runtime_see_events().await;
+
+        let mut kept = Some(link);
+        let mut alarm = Alarm::new(attempt.deadline());
+        let receiver = async {
+            let (mut stream, _) = listener.accept().await.expect("a second connection");
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).await.expect("a request");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("a client that reads");
+            (stream, String::from_utf8_lossy(&request[..length]).into_owned())
+        };
+        let (result, (_stream, request)) = tokio::join!(carry(&opener, &mut kept, &mut attempt, &mut alarm), receiver);
+        assert_eq!(result.expect("an answer on the second connection").status, 200);
+        assert!(request.ends_with("\r\n\r\n{}"), "{request}");
+        assert!(kept.is_some(), "the new connection is kept");
+    }
 }

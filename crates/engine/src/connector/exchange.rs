@@ -178,7 +178,13 @@ impl Link {
         Exchange::Failed(Fault::new(Cause::ProtocolError, detail))
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>, body: &mut Incoming, kept: &mut Kept, alarm: &mut Alarm) -> Poll<End> {
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut Incoming,
+        kept: &mut Kept,
+        alarm: &mut Alarm,
+    ) -> Poll<End> {
         let mut drove = false;
         loop {
             match Pin::new(&mut *body).poll_frame(&mut without_waker()) {

@@ -66,18 +66,24 @@ pub(super) fn of_handshake(error: &io::Error) -> Fault {
 
 /// No answer to a request handed to HTTP.
 pub(super) fn of_exchange(error: &hyper::Error, written: bool) -> Fault {
-    let was_reset = find_io(error).is_some_and(is_reset);
+    // A request that is given back carries the connection's own error inside.
+    let error = error.source().and_then(|inner| inner.downcast_ref::<hyper::Error>()).unwrap_or(error);
     if error.is_parse_too_large() {
-        Fault::plain(Cause::ResponseHeadTooLarge)
-    } else if error.is_parse() {
-        Fault::plain(Cause::ProtocolError)
-    } else {
-        match (written, was_reset) {
-            (false, false) => Fault::plain(Cause::ClosedEarly),
-            (false, true) => Fault::plain(Cause::ConnectReset),
-            (true, false) => Fault::new(Cause::Unknown, "connection_closed"),
-            (true, true) => Fault::new(Cause::Unknown, "connection_reset"),
+        return Fault::plain(Cause::ResponseHeadTooLarge);
+    }
+    if error.is_parse() {
+        return Fault::plain(Cause::ProtocolError);
+    }
+    let io = find_io(error);
+    match (written, io.is_some_and(is_reset)) {
+        (true, false) => Fault::new(Cause::Unknown, "connection_closed"),
+        (true, true) => Fault::new(Cause::Unknown, "connection_reset"),
+        (false, true) => Fault::plain(Cause::ConnectReset),
+        (false, false) if io.is_some() || error.is_incomplete_message() || error.is_canceled() => {
+            Fault::plain(Cause::ClosedEarly)
         }
+        // What is left: bytes came before we had asked for any.
+        (false, false) => Fault::new(Cause::ProtocolError, "spoke_first"),
     }
 }
 

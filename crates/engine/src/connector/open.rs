@@ -48,7 +48,10 @@ pub(super) struct Opener {
 
 impl std::fmt::Debug for Opener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opener").field("settings", &self.settings).field("resolver", &self.resolver).finish_non_exhaustive()
+        f.debug_struct("Opener")
+            .field("settings", &self.settings)
+            .field("resolver", &self.resolver)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,7 +80,12 @@ impl Opener {
     }
 
     /// A connection to one of these addresses, which [`Opener::check`] let pass a moment ago.
-    pub(super) async fn open(&self, origin: &Origin, addresses: &[IpAddr], deadline: Instant) -> Result<Link, Fault> {
+    pub(super) async fn open(
+        &self,
+        origin: &Origin,
+        addresses: &[IpAddr],
+        deadline: Instant,
+    ) -> Result<Box<Link>, Fault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
         // Without it a small request may wait for the acknowledgement of the one before.
         tcp.set_nodelay(true).map_err(|error| fault::of_connect(&error))?;
@@ -91,7 +99,7 @@ impl Opener {
             .handshake(hyper_util::rt::TokioIo::new(wire))
             .await
             .map_err(|error| fault::of_exchange(&error, false))?;
-        Ok(Link::new(sender, connection, written, address, Instant::now()))
+        Ok(Box::new(Link::new(sender, connection, written, address, Instant::now())))
     }
 
     async fn connect(
@@ -134,8 +142,7 @@ impl Opener {
 fn server_name(host: &Host) -> Result<ServerName<'static>, Fault> {
     match host {
         Host::Address(ip) => Ok(ServerName::from(*ip)),
-        Host::Name(name) => {
-            ServerName::try_from(name.clone()).map_err(|_| Fault { cause: Cause::TlsCertificate, detail: Some("bad_name") })
-        }
+        Host::Name(name) => ServerName::try_from(name.clone())
+            .map_err(|_| Fault { cause: Cause::TlsCertificate, detail: Some("bad_name") }),
     }
 }

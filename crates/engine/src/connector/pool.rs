@@ -40,7 +40,7 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Attempt>,
+    queue: VecDeque<Box<Attempt>>,
     idle: Vec<Arc<Slot>>,
     connections: usize,
     closing: bool,
@@ -52,7 +52,7 @@ struct Slot(Mutex<Handed>);
 
 #[derive(Debug, Default)]
 struct Handed {
-    attempt: Option<Attempt>,
+    attempt: Option<Box<Attempt>>,
     close: bool,
     waker: Option<Waker>,
 }
@@ -63,9 +63,9 @@ pub(super) enum Offer {
     /// A connection has it or will find it.
     Taken,
     /// It needs a new connection, which has this seat.
-    Grow(Seat, Attempt),
+    Grow(Seat, Box<Attempt>),
     /// Nothing is taken any more.
-    Closed(Attempt),
+    Closed(Box<Attempt>),
 }
 
 impl Pools {
@@ -79,7 +79,7 @@ impl Pools {
         }
     }
 
-    pub(super) fn offer(self: &Arc<Self>, attempt: Attempt) -> Offer {
+    pub(super) fn offer(self: &Arc<Self>, attempt: Box<Attempt>) -> Offer {
         let mut origins = lock(&self.origins);
         if origins.closing {
             return Offer::Closed(attempt);
@@ -149,7 +149,7 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Next {
     /// This attempt.
-    Carry(Attempt),
+    Carry(Box<Attempt>),
     /// It waits: [`Seat::poll_handed`] tells for what.
     Wait,
     /// It has left the pool and ends.
@@ -242,7 +242,7 @@ fn leave(pools: &Pools, pool: &Pool, mut state: MutexGuard<'_, State>) {
 }
 
 impl Slot {
-    fn hand(&self, attempt: Attempt) {
+    fn hand(&self, attempt: Box<Attempt>) {
         lock(&self.0).attempt = Some(attempt);
     }
 

@@ -10,7 +10,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query};
 
 use super::call::Call;
-use super::{Dispatch, Effect};
+use super::rows::Sweep;
+use super::{Departure, Dispatch, Effect};
 
 /// Tells an answer's asker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,9 +88,8 @@ impl Dispatch {
         effects: &mut Vec<Effect>,
     ) {
         let spared = self.queue.cut(scope, upto, cause);
-        let sweep = self.sweeps.entry(scope).or_default();
-        sweep.upto = sweep.upto.max(upto);
-        sweep.cause = cause;
+        let sweep = self.sweeps.entry(scope).or_insert(Sweep::new(upto, cause, now));
+        *sweep = Sweep { upto: sweep.upto.max(upto), cause, since: now, ..*sweep };
         effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, ticket)));
     }
 
@@ -109,13 +109,24 @@ impl Dispatch {
         }
     }
 
-    /// The row a receipt is for was read.
-    pub(super) fn receipt_row(&mut self, now: Timestamp, id: DeliveryId, page: Page, effects: &mut Vec<Effect>) {
-        let row = page.rows.into_iter().next().filter(|row| row.delivery.attempts > 0 && !self.departed.contains(&id));
-        let record = row.and_then(|row| {
-            let delivered = State::Delivered { at: now };
-            self.queue.end_row(row.delivery, row.place, delivered)
-        });
+    /// One row was read: a receipt is for it, or a change of it was refused.
+    pub(super) fn one_row(
+        &mut self,
+        now: Timestamp,
+        id: DeliveryId,
+        asked: Departure,
+        page: Page,
+        effects: &mut Vec<Effect>,
+    ) {
+        let row = page.rows.into_iter().next();
+        if !self.receipts.contains_key(&id) {
+            if let Some(row) = row {
+                self.take_in(now, row, asked);
+            }
+            return;
+        }
+        let row = row.filter(|row| row.delivery.attempts > 0 && !self.is_older(id, asked));
+        let record = row.and_then(|row| self.queue.end_row(row.delivery, row.place, State::Delivered { at: now }));
         if let Some(record) = record {
             self.record(record, None);
         } else if !self.queue.is_under_way(id) {

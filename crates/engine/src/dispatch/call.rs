@@ -9,6 +9,7 @@ use posthaste_store::{
     Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError,
 };
 
+use super::Departure;
 use super::asked::Ticket;
 
 /// One call, one transaction.
@@ -16,8 +17,8 @@ use super::asked::Ticket;
 pub enum Call {
     /// Record outcomes.
     Settle(Vec<Settlement>),
-    /// Read rows, at most this many.
-    Page(Query, u32),
+    /// Read rows, at most this many; asked for after this departure.
+    Page(Query, u32, Departure),
     /// Move rows behind the window.
     Spill(Vec<Shed>),
     /// Look up lanes.
@@ -37,8 +38,8 @@ pub enum Call {
 pub enum Reply {
     /// For each settlement, in order.
     Settled(Vec<Settled>),
-    /// The rows.
-    Paged(Query, Page),
+    /// The rows, as they were at some time after this departure.
+    Paged(Query, Departure, Page),
     /// They are behind the window.
     Spilled(Vec<Shed>),
     /// Those asked for, and those that exist.
@@ -68,7 +69,7 @@ pub enum Reply {
 pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
     Ok(match call {
         Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
-        Call::Page(query, limit) => Reply::Paged(query, store.page(query, limit).await?),
+        Call::Page(query, limit, asked) => Reply::Paged(query, asked, store.page(query, limit).await?),
         Call::Spill(sheds) => {
             store.spill(session, ids(&sheds)).await?;
             Reply::Spilled(sheds)
@@ -100,7 +101,7 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
 pub fn perform_now(memory: &mut Memory, session: Session, call: Call) -> Result<Reply, StoreError> {
     Ok(match call {
         Call::Settle(batch) => Reply::Settled(memory.settle(session, batch)?),
-        Call::Page(query, limit) => Reply::Paged(query, memory.page(query, limit)),
+        Call::Page(query, limit, asked) => Reply::Paged(query, asked, memory.page(query, limit)),
         Call::Spill(sheds) => {
             memory.spill(session, &ids(&sheds))?;
             Reply::Spilled(sheds)

@@ -7,14 +7,14 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{self, Scope};
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{Key, LaneId};
+use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::queue::{Admission, LaneSettings, Place, Shed};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start};
 
 use super::call::Call;
-use super::{Dispatch, Effect, late};
+use super::{Departure, Dispatch, Effect, late};
 
 /// Rows in one page of a start, a sweep or a scan: small enough to share the store with others.
 const SCAN_PAGE: u32 = 500;
@@ -23,18 +23,33 @@ const LOOK_FOR_OVER: Duration = Duration::from_secs(300);
 /// How soon a sweep looks again while some of its rows are under way.
 const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 
+/// Far longer than any accept takes: whoever waits for one has given up by then.
+const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
+
 /// A cut whose rows are being turned into outcomes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sweep {
     pub(super) upto: Key,
     pub(super) cause: Cause,
+    pub(super) since: Timestamp,
     pub(super) look_at: Timestamp,
     pub(super) paging: bool,
 }
 
-impl Default for Sweep {
-    fn default() -> Self {
-        Self { upto: Key::from_raw(0), cause: Cause::Cancelled, look_at: Timestamp::MAX, paging: false }
+impl Sweep {
+    /// A cut that is not durable yet: nothing to look at.
+    pub(super) fn new(upto: Key, cause: Cause, since: Timestamp) -> Self {
+        Self { upto, cause, since, look_at: Timestamp::MAX, paging: false }
+    }
+
+    /// When a cut without rows may be forgotten. A lane's is kept for as long as an accept that
+    /// was under way when it was made could still become durable; a message's covers what is
+    /// durable already.
+    fn forget_at(&self, scope: Scope) -> Timestamp {
+        match scope {
+            Scope::Lane(_) => self.since + LANE_CUT_KEPT,
+            Scope::Message(_) => self.since,
+        }
     }
 }
 
@@ -44,7 +59,8 @@ impl Dispatch {
         self.session = start.session;
         for cut in start.cuts {
             self.queue.cut(cut.scope, cut.upto, cut.cause);
-            self.sweeps.insert(cut.scope, Sweep { upto: cut.upto, cause: cut.cause, look_at: now, paging: false });
+            let sweep = Sweep::new(cut.upto, cut.cause, cut.at);
+            self.sweeps.insert(cut.scope, Sweep { look_at: now, ..sweep });
         }
         for pause in start.pauses {
             self.pause(pause);
@@ -70,7 +86,9 @@ impl Dispatch {
         let due = |sweep: &Sweep| !sweep.paging && sweep.look_at <= now;
         let scopes: Vec<Scope> = self.sweeps.iter().filter(|(_, sweep)| due(sweep)).map(|(scope, _)| *scope).collect();
         for scope in scopes {
-            self.sweeps.entry(scope).or_default().paging = true;
+            if let Some(sweep) = self.sweeps.get_mut(&scope) {
+                sweep.paging = true;
+            }
             self.read(Query::Cut(scope), SCAN_PAGE, effects);
         }
         if now >= self.look_for_over_at {
@@ -86,15 +104,22 @@ impl Dispatch {
 
     pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
         self.pages_under_way += 1;
-        effects.push(Effect::Store(Call::Page(query, limit)));
+        effects.push(Effect::Store(Call::Page(query, limit, self.departures)));
     }
 
-    pub(super) fn paged(&mut self, now: Timestamp, query: Query, page: Page, effects: &mut Vec<Effect>) {
+    pub(super) fn paged(
+        &mut self,
+        now: Timestamp,
+        query: Query,
+        asked: Departure,
+        page: Page,
+        effects: &mut Vec<Effect>,
+    ) {
         match query {
             Query::Left { before, .. } => {
                 let last = page.rows.last().map(|row| row.delivery.id);
                 for row in page.rows {
-                    self.take_in(now, row);
+                    self.take_in(now, row, asked);
                 }
                 if page.more {
                     self.read(Query::Left { after: last, before }, SCAN_PAGE, effects);
@@ -103,26 +128,26 @@ impl Dispatch {
             Query::Delayed { .. } => {
                 self.late.paged(now, &page);
                 for row in page.rows {
-                    self.take_in(now, row);
+                    self.take_in(now, row, asked);
                 }
             }
             Query::Spilled { lane, tier, .. } => {
                 let mut more = page.more;
                 for row in page.rows {
-                    more |= !self.take_in(now, row);
+                    more |= !self.take_in(now, row, asked);
                 }
                 self.queue.paged(now, lane, tier, more);
             }
-            Query::Cut(scope) => self.sweep(now, scope, page, effects),
+            Query::Cut(scope) => self.sweep(now, scope, asked, page, effects),
             Query::Over { now: then } => {
                 for row in page.rows {
-                    self.end_row(row, State::Expired { at: then });
+                    self.end_row(row, asked, State::Expired { at: then });
                 }
                 if page.more {
                     self.look_for_over_at = now + SWEEP_AGAIN;
                 }
             }
-            Query::One(id) => self.receipt_row(now, id, page, effects),
+            Query::One(id) => self.one_row(now, id, asked, page, effects),
         }
         self.pages_under_way -= 1;
         if self.pages_under_way == 0 {
@@ -132,10 +157,10 @@ impl Dispatch {
 
     /// Lets a row into the window, unless the page is older than what is known of it. `false`
     /// when the row must be looked at again.
-    fn take_in(&mut self, now: Timestamp, row: Row) -> bool {
+    pub(super) fn take_in(&mut self, now: Timestamp, row: Row, asked: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
         self.highest = self.highest.max(id.0);
-        if self.departed.contains(&id) {
+        if self.is_older(id, asked) {
             if row.place == Place::Delayed {
                 self.late.notice(row.delivery.state.due().unwrap_or(now), id);
             }
@@ -146,9 +171,18 @@ impl Dispatch {
             self.ask_for(lane);
             return true;
         }
+        let tier = row.delivery.tier;
         let admission = self.queue.admit(now, row.delivery, row.place);
         self.ask_for(lane);
+        if admission == Admission::NoRoom {
+            self.queue.spilled(lane, tier);
+        }
         admission != Admission::NoRoom
+    }
+
+    /// Whether a row of a page may be older than what was last known of its delivery.
+    pub(super) fn is_older(&self, id: DeliveryId, asked: Departure) -> bool {
+        self.departed.get(&id).is_some_and(|departed| *departed > asked)
     }
 
     /// Lets one in, or moves it behind the window: what nobody indexes must not be forgotten.
@@ -164,11 +198,15 @@ impl Dispatch {
         }
     }
 
-    fn sweep(&mut self, now: Timestamp, scope: Scope, page: Page, effects: &mut Vec<Effect>) {
+    fn sweep(&mut self, now: Timestamp, scope: Scope, asked: Departure, page: Page, effects: &mut Vec<Effect>) {
         let Some(sweep) = self.sweeps.get_mut(&scope) else { return };
         sweep.paging = false;
         sweep.look_at = now + SWEEP_AGAIN;
         let Sweep { upto, cause, .. } = *sweep;
+        if page.rows.is_empty() && now < sweep.forget_at(scope) {
+            sweep.look_at = sweep.forget_at(scope);
+            return;
+        }
         if page.rows.is_empty() {
             self.sweeps.remove(&scope);
             self.queue.forget_cut(scope, upto);
@@ -176,12 +214,12 @@ impl Dispatch {
             return;
         }
         for row in page.rows {
-            self.end_row(row, cut::ended(cause, now));
+            self.end_row(row, asked, cut::ended(cause, now));
         }
     }
 
-    fn end_row(&mut self, row: Row, end: State) {
-        if self.departed.contains(&row.delivery.id) {
+    fn end_row(&mut self, row: Row, asked: Departure, end: State) {
+        if self.is_older(row.delivery.id, asked) {
             return;
         }
         if let Some(record) = self.queue.end_row(row.delivery, row.place, end) {

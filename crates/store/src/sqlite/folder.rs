@@ -48,8 +48,14 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 fn take_lock(path: &Path) -> Result<File, StoreError> {
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(LOCK_MODE);
-    let mut file = open.open(path.join("lock")).map_err(|error| refused(path, format!("cannot open lock: {error}")))?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(LOCK_MODE)
+        .open(path.join("lock"))
+        .map_err(|error| refused(path, format!("cannot open its lock: {error}")))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(refused(path, held_by(&mut file))),

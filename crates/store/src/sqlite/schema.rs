@@ -3,7 +3,9 @@
 //! Invariant: a file is never opened by a build older than the one that wrote it.
 
 use std::path::Path;
+use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::failed;
@@ -17,7 +19,7 @@ const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sql")];
 const STATEMENTS_KEPT: usize = 64;
 
 /// How long a commit waits for somebody who opened the file with another program.
-const BUSY_WAIT_MS: u32 = 10_000;
+const BUSY_WAIT: Duration = Duration::from_secs(10);
 
 /// The writer's connection: makes the file if it is missing, and brings it up to date.
 pub(super) fn open_writer(folder: &Folder) -> Result<Connection, StoreError> {
@@ -43,7 +45,10 @@ pub(super) fn open_writer(folder: &Folder) -> Result<Connection, StoreError> {
 /// A connection that only reads.
 pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database(), OpenFlags::empty())?;
-    conn.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -4096;").map_err(failed("set up a reader"))?;
+    // Only the writer tidies up at the end, and only if all its commits went well.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .and_then(|_| conn.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -4096;"))
+        .map_err(failed("set up a reader"))?;
     Ok(conn)
 }
 
@@ -52,20 +57,23 @@ fn connect(path: &Path, extra: OpenFlags) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
     let conn = Connection::open_with_flags(path, flags).map_err(failed("open the database"))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
-    conn.execute_batch(&format!(
-        "PRAGMA busy_timeout = {BUSY_WAIT_MS}; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;
-         PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF;"
-    ))
-    .map_err(failed("set up a connection"))?;
+    conn.busy_timeout(BUSY_WAIT)
+        .and_then(|()| {
+            conn.execute_batch(
+                "PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;
+                 PRAGMA trusted_schema = OFF;",
+            )
+        })
+        .map_err(failed("set up a connection"))?;
     Ok(conn)
 }
 
 fn migrate(mut conn: Connection, folder: &Folder) -> Result<Connection, StoreError> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed("begin the migration"))?;
-    let found: usize = tx
+    let found: u32 = tx
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed("read the database's version"))?;
-    let Some(missing) = MIGRATIONS.get(found..) else {
+    let Some(missing) = MIGRATIONS.get(found as usize..) else {
         let known = MIGRATIONS.len();
         return Err(folder.refused(format!(
             "its database has version {found} and this build knows {known}; run the newer build that wrote it"

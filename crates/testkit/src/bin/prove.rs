@@ -8,6 +8,7 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use posthaste_testkit::simulation;
 use posthaste_testkit::prove::{Bar, CannotRun, Figure, Findings, Options, PROOFS, Proof};
 
 const USAGE: &str = "\
@@ -21,6 +22,15 @@ usage: prove NAME [--quick] [--seeds N] [--first S] [--json]
   --list     every proof and what it shows";
 
 fn main() -> ExitCode {
+    // The other side of `determinism`: the same binary, started by itself.
+    let args: Vec<String> = env::args().skip(1).collect();
+    if let [flag, first, seeds] = args.as_slice()
+        && flag == "--traces"
+        && let (Ok(first), Ok(seeds)) = (first.parse(), seeds.parse())
+    {
+        simulation::print_traces(first, seeds);
+        return ExitCode::SUCCESS;
+    }
     match parse(env::args().skip(1), PROOFS) {
         Ok(Ask::Help) => {
             println!("{USAGE}");

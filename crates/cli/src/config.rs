@@ -1,0 +1,236 @@
+//! The settings: flags, environment, file and the embedded default, in this order, parsed once
+//! into types. Everything that is wrong is told at once.
+//!
+//! The embedded `posthaste.toml` is the documentation, the list of known keys and their types: a
+//! key that does not stand there does not exist.
+
+mod layer;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use posthaste_engine::target::{HostPattern, TargetRules};
+use posthaste_server::duration;
+
+use layer::{Layers, Setting};
+
+const DEFAULT: &str = include_str!("posthaste.toml");
+/// Read if it is there and no other file was named.
+const FILE: &str = "posthaste.toml";
+
+const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(30);
+/// The connector takes no more jobs at once.
+const SLOTS_MAX: i64 = 4_096;
+
+/// The settings of a server.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) data: PathBuf,
+    pub(crate) log: tracing_subscriber::filter::Targets,
+    pub(crate) attempt_timeout: Duration,
+    pub(crate) slots: u32,
+    pub(crate) targets: TargetRules,
+}
+
+/// What was given on the command line.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) listen: Option<String>,
+}
+
+/// Everything that is wrong with the settings.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BadConfig(pub(crate) Vec<String>);
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the settings cannot be used:")?;
+        self.0.iter().try_for_each(|complaint| write!(f, "\n  {complaint}"))
+    }
+}
+
+impl std::error::Error for BadConfig {}
+
+impl Config {
+    /// The settings of this process.
+    pub(crate) fn load(flags: &Flags) -> Result<Self, BadConfig> {
+        let file = read_file(flags.config.as_deref())?;
+        let utf8 = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        Self::parse(flags, std::env::vars_os().filter_map(utf8), file)
+    }
+
+    /// The embedded defaults alone, over a data folder: for a demo that leaves nothing behind.
+    pub(crate) fn in_folder(data: PathBuf) -> Result<Self, BadConfig> {
+        Self::parse(&Flags { data: Some(data), ..Flags::default() }, std::iter::empty(), None)
+    }
+
+    fn parse(
+        flags: &Flags,
+        environment: impl Iterator<Item = (String, String)>,
+        file: Option<(String, String)>,
+    ) -> Result<Self, BadConfig> {
+        let mut layers = Layers::new(DEFAULT);
+        if let Some((name, text)) = file {
+            layers.file(&name, &text);
+        }
+        layers.environment(environment);
+        if let Some(data) = &flags.data {
+            layers.flag("data", "--data", &data.to_string_lossy());
+        }
+        if let Some(listen) = &flags.listen {
+            layers.flag("listen", "--listen", listen);
+        }
+        let config = read(&mut layers);
+        layers.finish().map_err(BadConfig)?;
+        config.ok_or_else(|| BadConfig(vec!["a setting is missing from the embedded defaults".to_owned()]))
+    }
+}
+
+/// The file's name and text, if there is one.
+fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, BadConfig> {
+    let path = named.unwrap_or(Path::new(FILE));
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some((path.display().to_string(), text))),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(BadConfig(vec![format!("cannot read {}: {error}", path.display())])),
+    }
+}
+
+fn read(layers: &mut Layers) -> Option<Config> {
+    let listen = layers.get("listen", |setting| {
+        parsed(setting, "an address such as 127.0.0.1:8400")
+    });
+    let data = layers.get("data", |setting| match setting.text() {
+        "" => Err("must name a folder".to_owned()),
+        folder => Ok(PathBuf::from(folder)),
+    });
+    let log = layers.get("log", |setting| parsed(setting, "a level such as info, or a list such as \"info,posthaste_engine=debug\""));
+    let attempt_timeout = layers.get("attempt_timeout", |setting| {
+        let range = Duration::from_secs(1)..=ATTEMPT_TIMEOUT_MAX;
+        let given = duration::parse(setting.text()).filter(|given| range.contains(given));
+        given.ok_or_else(|| format!("must be 1s to {}", duration::write(ATTEMPT_TIMEOUT_MAX)))
+    });
+    let slots = layers.get("slots", |setting| {
+        let given = u32::try_from(setting.number()).ok().filter(|given| (1..=SLOTS_MAX).contains(&i64::from(*given)));
+        given.ok_or_else(|| format!("must be 1 to {SLOTS_MAX}"))
+    });
+    let allow_http = layers.get("targets.allow_http", |setting| Ok(setting.truth()));
+    let allow_networks = layers.get("targets.allow_networks", |setting| {
+        list(setting, "a network such as 10.1.0.0/16")
+    });
+    let deny_hosts = layers.get("targets.deny_hosts", |setting| {
+        list::<HostPattern>(setting, "a host such as example.net or a pattern such as *.example.net")
+    });
+    let allow_ip_literals = layers.get("targets.allow_ip_literals", |setting| Ok(setting.truth()));
+    Some(Config {
+        listen: listen?,
+        data: data?,
+        log: log?,
+        attempt_timeout: attempt_timeout?,
+        slots: slots?,
+        targets: TargetRules {
+            allow_http: allow_http?,
+            allow_networks: allow_networks?,
+            deny_hosts: deny_hosts?,
+            allow_ip_literals: allow_ip_literals?,
+            own_listen: Vec::new(),
+        },
+    })
+}
+
+fn parsed<T: FromStr>(setting: &Setting, form: &str) -> Result<T, String> {
+    setting.text().parse().map_err(|_| format!("must be {form}, not {:?}", setting.text()))
+}
+
+fn list<T: FromStr>(setting: &Setting, form: &str) -> Result<Vec<T>, String> {
+    let each = |text: &String| text.parse().map_err(|_| format!("each must be {form}, not {text:?}"));
+    setting.texts().iter().map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(environment: &[(&str, &str)], file: &str, flags: &Flags) -> Result<Config, BadConfig> {
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Config::parse(flags, environment, Some(("posthaste.toml".to_owned(), file.to_owned())))
+    }
+
+    fn complaints(environment: &[(&str, &str)], file: &str) -> Vec<String> {
+        parse(environment, file, &Flags::default()).expect_err("bad settings").0
+    }
+
+    #[test]
+    fn the_embedded_defaults_are_usable() {
+        let config = Config::parse(&Flags::default(), std::iter::empty(), None).expect("good settings");
+        assert_eq!(config.listen, SocketAddr::from(([127, 0, 0, 1], 8400)));
+        assert_eq!((config.slots, config.attempt_timeout), (1_024, Duration::from_secs(30)));
+        assert!(!config.targets.allow_http && config.targets.allow_ip_literals);
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_which_beats_the_file() {
+        let file = "listen = \"127.0.0.1:1\"\nslots = 7\ndata = \"from-file\"\n[targets]\nallow_networks = [\"10.0.0.0/8\"]";
+        let environment = [("POSTHASTE_LISTEN", "127.0.0.1:2"), ("POSTHASTE_DATA", "from-env")];
+        let flags = Flags { listen: Some("127.0.0.1:3".to_owned()), ..Flags::default() };
+        let config = parse(&environment, file, &flags).expect("good settings");
+        assert_eq!((config.listen.port(), config.data, config.slots), (3, PathBuf::from("from-env"), 7));
+        assert_eq!(config.targets.allow_networks.len(), 1);
+    }
+
+    #[test]
+    fn the_environment_has_dots_and_lists() {
+        let environment = [
+            ("POSTHASTE_TARGETS__ALLOW_HTTP", "true"),
+            ("POSTHASTE_TARGETS__ALLOW_NETWORKS", "10.0.0.0/8, 192.168.1.0/24"),
+            ("POSTHASTE_SLOTS", "12"),
+            ("HOME", "elsewhere"),
+        ];
+        let config = parse(&environment, "", &Flags::default()).expect("good settings");
+        assert!(config.targets.allow_http);
+        assert_eq!((config.targets.allow_networks.len(), config.slots), (2, 12));
+    }
+
+    #[test]
+    fn a_value_can_be_read_from_a_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("listen");
+        std::fs::write(&path, "127.0.0.1:9\n").expect("a file");
+        let environment = [("POSTHASTE_LISTEN_FILE", path.to_str().expect("a path in UTF-8"))];
+        assert_eq!(parse(&environment, "", &Flags::default()).expect("good settings").listen.port(), 9);
+        let both = [("POSTHASTE_LISTEN", "127.0.0.1:1"), environment[0]];
+        assert_eq!(complaints(&both, ""), ["POSTHASTE_LISTEN and POSTHASTE_LISTEN_FILE are both set: keep one"]);
+    }
+
+    #[test]
+    fn every_complaint_comes_at_once_and_says_where() {
+        let file = "lisen = \"x\"\nslots = \"many\"\nattempt_timeout = \"45s\"\n[targets]\nallow_htp = true\n[sinks]\na = 1";
+        let environment = [("POSTHASTE_TARGETS__DENY_HOSTS", "*"), ("POSTHASTE_LOGG", "info")];
+        let told = complaints(&environment, file);
+        assert_eq!(
+            told,
+            [
+                "lisen in posthaste.toml: there is no such setting; the nearest is listen",
+                "sinks.a in posthaste.toml: there is no such setting; the nearest is data",
+                "slots in posthaste.toml: must be a whole number",
+                "targets.allow_htp in posthaste.toml: there is no such setting; the nearest is targets.allow_http",
+                "POSTHASTE_LOGG in the environment: there is no such setting; the nearest is POSTHASTE_LOG",
+                "attempt_timeout in posthaste.toml: must be 1s to 30s",
+                "POSTHASTE_TARGETS__DENY_HOSTS in the environment: each must be a host such as example.net or a pattern such as *.example.net, not \"*\"",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_says_where() {
+        let told = complaints(&[], "listen = \n");
+        assert!(told[0].starts_with("posthaste.toml:"), "{told:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Layers of settings, each over the one before; the lowest says which keys there are.
+
+use std::collections::BTreeMap;
+
+use posthaste_server::nearest::nearest;
+use toml::{Table, Value};
+
+const PREFIX: &str = "POSTHASTE_";
+/// Set by the chores for the proofs that start the binary; it is none of ours.
+const FOREIGN: &str = "POSTHASTE_BIN";
+
+/// A value and where it came from.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    value: Value,
+    source: String,
+}
+
+impl Setting {
+    pub(super) fn text(&self) -> &str {
+        self.value.as_str().unwrap_or_default()
+    }
+
+    pub(super) fn number(&self) -> i64 {
+        self.value.as_integer().unwrap_or_default()
+    }
+
+    pub(super) fn truth(&self) -> bool {
+        self.value.as_bool().unwrap_or_default()
+    }
+
+    pub(super) fn texts(&self) -> Vec<String> {
+        let list = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// The settings by their dotted keys, and what was wrong so far.
+#[derive(Debug)]
+pub(super) struct Layers {
+    settings: BTreeMap<String, Setting>,
+    complaints: Vec<String>,
+}
+
+impl Layers {
+    /// The lowest layer: it has every key there is, with a value of the right type.
+    pub(super) fn new(default: &str) -> Self {
+        let table: Table = default.parse().expect("the embedded defaults are TOML: a test parses them");
+        let settings = flattened(&table)
+            .into_iter()
+            .map(|(key, value)| {
+                let source = format!("{key} in the defaults");
+                (key, Setting { value, source })
+            })
+            .collect();
+        Self { settings, complaints: Vec::new() }
+    }
+
+    /// A file's layer.
+    pub(super) fn file(&mut self, name: &str, text: &str) {
+        match text.parse::<Table>() {
+            Err(error) => self.complaints.push(format!("{name}: {}", error.to_string().trim_end())),
+            Ok(table) => {
+                for (key, value) in flattened(&table) {
+                    self.put(&key, &format!("{key} in {name}"), Ok(value));
+                }
+            }
+        }
+    }
+
+    /// The environment's layer: every variable of ours must be a setting.
+    pub(super) fn environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
+        let ours: BTreeMap<String, String> =
+            variables.filter(|(name, _)| name.starts_with(PREFIX) && name != FOREIGN).collect();
+        for (name, value) in &ours {
+            let source = format!("{name} in the environment");
+            if let Some(key) = self.key_of(name) {
+                let value = self.typed(&key, value);
+                self.put(&key, &source, value);
+            } else if let Some((plain, key)) = name.strip_suffix("_FILE").and_then(|plain| Some((plain, self.key_of(plain)?))) {
+                if ours.contains_key(plain) {
+                    self.complaints.push(format!("{plain} and {name} are both set: keep one"));
+                    continue;
+                }
+                match std::fs::read_to_string(value) {
+                    Ok(text) => {
+                        let value = self.typed(&key, text.trim_end_matches(['\r', '\n']));
+                        self.put(&key, &source, value);
+                    }
+                    Err(error) => self.complaints.push(format!("{source}: cannot read {value}: {error}")),
+                }
+            } else {
+                let known: Vec<String> = self.settings.keys().map(|key| variable(key)).collect();
+                let nearest = nearest(name, known.iter().map(String::as_str)).unwrap_or_default();
+                self.complaints.push(format!("{source}: there is no such setting; the nearest is {nearest}"));
+            }
+        }
+    }
+
+    /// A flag's layer.
+    pub(super) fn flag(&mut self, key: &str, flag: &str, given: &str) {
+        let value = self.typed(key, given);
+        self.put(key, flag, value);
+    }
+
+    /// A setting in its own type, or one more complaint.
+    pub(super) fn get<T>(&mut self, key: &str, parse: impl FnOnce(&Setting) -> Result<T, String>) -> Option<T> {
+        let setting = self.settings.get(key)?;
+        match parse(setting) {
+            Ok(value) => Some(value),
+            Err(detail) => {
+                self.complaints.push(format!("{}: {detail}", setting.source));
+                None
+            }
+        }
+    }
+
+    /// Everything that was wrong.
+    pub(super) fn finish(self) -> Result<(), Vec<String>> {
+        if self.complaints.is_empty() { Ok(()) } else { Err(self.complaints) }
+    }
+
+    fn put(&mut self, key: &str, source: &str, value: Result<Value, String>) {
+        let wrong = match (self.settings.get(key), &value) {
+            (_, Err(detail)) => Some(detail.clone()),
+            (None, _) => {
+                let nearest = nearest(key, self.settings.keys().map(String::as_str)).unwrap_or_default();
+                Some(format!("there is no such setting; the nearest is {nearest}"))
+            }
+            (Some(known), Ok(value)) if !is_like(&known.value, value) => Some(format!("must be {}", kind(&known.value))),
+            _ => None,
+        };
+        match (wrong, value) {
+            (None, Ok(value)) => {
+                self.settings.insert(key.to_owned(), Setting { value, source: source.to_owned() });
+            }
+            (Some(detail), _) => self.complaints.push(format!("{source}: {detail}")),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Text as a value of the key's type.
+    fn typed(&self, key: &str, text: &str) -> Result<Value, String> {
+        let Some(known) = self.settings.get(key) else { return Ok(Value::String(text.to_owned())) };
+        let parsed = match &known.value {
+            Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
+            Value::Integer(_) => text.parse().ok().map(Value::Integer),
+            Value::Array(_) => {
+                let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+                Some(Value::Array(parts.map(|part| Value::String(part.to_owned())).collect()))
+            }
+            _ => Some(Value::String(text.to_owned())),
+        };
+        parsed.ok_or_else(|| format!("must be {}", kind(&known.value)))
+    }
+
+    fn key_of(&self, name: &str) -> Option<String> {
+        self.settings.keys().find(|key| variable(key) == name).cloned()
+    }
+}
+
+/// The environment's name of a key.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"))
+}
+
+fn is_like(known: &Value, given: &Value) -> bool {
+    known.same_type(given) && given.as_array().is_none_or(|list| list.iter().all(Value::is_str))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Boolean(_) => "true or false",
+        Value::Integer(_) => "a whole number",
+        Value::Array(_) => "a list of strings",
+        _ => "a string",
+    }
+}
+
+/// Every value with its dotted key.
+fn flattened(table: &Table) -> Vec<(String, Value)> {
+    let mut flat = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                flat.extend(flattened(inner).into_iter().map(|(below, value)| (format!("{key}.{below}"), value)));
+            }
+            _ => flat.push((key.clone(), value.clone())),
+        }
+    }
+    flat
+}

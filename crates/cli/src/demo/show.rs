@@ -1,0 +1,77 @@
+//! What the demo shows: the first message of each receiver step by step, one line for the rest.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::net::SocketAddr;
+
+use posthaste_core::Timestamp;
+use posthaste_core::time::human;
+
+use super::Cast;
+use super::ledger::Ledger;
+
+/// The terminal, with one line that is written over and over.
+pub(super) struct Screen {
+    /// Where each receiver's story has come to.
+    told: Vec<usize>,
+    is_terminal: bool,
+    messages: usize,
+}
+
+impl Screen {
+    pub(super) fn open(server: SocketAddr, scale: u32, messages: usize, cast: &[Cast]) -> Self {
+        println!("A server on http://{server} and {} receivers, on real sockets, over a real file.", cast.len());
+        println!("Its clock runs {scale} times as fast: a minute of waiting takes a second.\n");
+        for one in cast {
+            println!("  {:8} {} ({})", one.name, one.does, one.event_type);
+        }
+        println!("\n{messages} messages through the API. The first of each receiver, step by step:\n");
+        Self { told: vec![0; cast.len()], is_terminal: stdout().is_terminal(), messages }
+    }
+
+    /// Tells what is new.
+    pub(super) fn show(&mut self, sent: usize, cast: &[Cast]) {
+        for (one, told) in cast.iter().zip(&mut self.told) {
+            tell(one, told, self.is_terminal);
+        }
+        if self.is_terminal {
+            print!("\r\x1b[K  {}", progress(sent, self.messages, cast));
+            let _ = stdout().flush();
+        }
+    }
+
+    /// The ledger, and what to do next.
+    pub(super) fn close(&self, ledger: &Ledger, states: usize) {
+        let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
+        println!("{clear}\n  accepted    {:>5}   each after its commit was on the disk", ledger.accepted);
+        println!("  delivered   {:>5}   by the receivers' own count, every signature good", ledger.delivered);
+        println!("              {states:>5}   by the API's");
+        println!("  attempts    {:>5}", ledger.attempts);
+        println!("  duplicates  {:>5}", ledger.duplicates);
+        println!("  lost        {:>5}\n", ledger.lost());
+        println!("Next: `posthaste serve --dev` runs a server to try, `posthaste policy preview webhook` shows when");
+        println!("it tries again, `posthaste bench` measures this machine.");
+    }
+}
+
+/// The story of a receiver's first message, a line an attempt.
+fn tell(one: &Cast, told: &mut usize, is_terminal: bool) {
+    let arrivals = one.receiver.arrivals();
+    let Some(first) = arrivals.first() else { return };
+    let story: Vec<_> = arrivals.iter().filter(|arrival| arrival.message == first.message).collect();
+    let clear = if is_terminal { "\r\x1b[K" } else { "" };
+    for (number, arrival) in story.iter().enumerate().skip(*told) {
+        let after = since(first.at, arrival.at);
+        println!("{clear}  {:8} attempt {} {after}: {}", one.name, number + 1, arrival.answered.as_u16());
+    }
+    *told = story.len();
+}
+
+fn since(first: Timestamp, at: Timestamp) -> String {
+    if at == first { "at once".to_owned() } else { format!("after {}", human(at.since(first))) }
+}
+
+fn progress(sent: usize, messages: usize, cast: &[Cast]) -> String {
+    let taken = |one: &Cast| one.receiver.arrivals().iter().filter(|arrival| arrival.answered.is_success()).count();
+    let arrived: Vec<String> = cast.iter().map(|one| format!("{} {}", one.name, taken(one))).collect();
+    format!("sent {sent} of {messages}, arrived: {}", arrived.join(", "))
+}

@@ -1,0 +1,59 @@
+//! `posthaste policy preview`: what a retry policy does, before it does it.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use clap::Subcommand;
+use posthaste_core::policy::{PRESETS, Policy};
+use posthaste_core::tier::Tier;
+use posthaste_server::api::policies::Previewed;
+use posthaste_server::duration;
+use posthaste_server::nearest::nearest;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every wait of a policy, how far jitter moves it, and the outage it survives
+    Preview {
+        /// One of the presets
+        name: String,
+        /// 1, 2, 3, transactional, promotional or engagement
+        #[arg(long, default_value = "promotional", value_parser = tier)]
+        tier: Tier,
+        /// How long the message is worth sending, such as 24h
+        #[arg(long, value_parser = ttl)]
+        ttl: Option<Duration>,
+        /// Print what the API would answer
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn tier(text: &str) -> Result<Tier, String> {
+    let names = Tier::ALL.map(Tier::name).join(", ");
+    Tier::parse(text).ok_or_else(|| format!("use 1, 2, 3 or one of {names}"))
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    duration::parse(text).ok_or_else(|| "use a number and ms, s, m, h or d".to_owned())
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let Command::Preview { name, tier, ttl, json } = &args.command;
+    let policy = Policy::preset(name).ok_or_else(|| {
+        let nearest = nearest(name, PRESETS).unwrap_or_default();
+        anyhow!("there is no policy {name}; the nearest is {nearest}, and the presets are {}", PRESETS.join(", "))
+    })?;
+    let preview = policy.preview(*tier, *ttl);
+    if *json {
+        println!("{}", serde_json::to_string_pretty(&Previewed::of(&preview))?);
+    } else {
+        println!("{}\n\n{}", preview.text, preview.table().trim_end());
+    }
+    Ok(())
+}

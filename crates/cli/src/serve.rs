@@ -1,0 +1,137 @@
+//! `posthaste serve`: reads the settings, opens the store, runs the server.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use posthaste_core::queue::Limits;
+use posthaste_crypto::public_id::IdKey;
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_engine::connector::{self, Roots};
+use posthaste_engine::engine::Settings;
+use posthaste_engine::target::TargetRules;
+use posthaste_server::run::RunError;
+use posthaste_store::sqlite::Sqlite;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::prelude::*;
+
+use crate::config::{Config, Flags};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The settings' file; else posthaste.toml, if it is there
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder [default: ./posthaste-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where to listen [default: 127.0.0.1:8400]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// On this machine alone: no keys, and http and loopback targets are allowed
+    #[arg(long)]
+    dev: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let flags = Flags { config: args.config.clone(), data: args.data.clone(), listen: args.listen.clone() };
+    let mut config = Config::load(&flags)?;
+    if !args.dev {
+        bail!(
+            "this version has no API keys yet, so anybody who can reach it could use it; \
+             start it with --dev, which listens on this machine alone and asks for none"
+        );
+    }
+    ensure!(
+        config.listen.ip().is_loopback(),
+        "--dev asks for no key, so it listens on a loopback address alone; use 127.0.0.1:{} instead of {}",
+        config.listen.port(),
+        config.listen
+    );
+    allow_this_machine(&mut config.targets);
+    log_to_stderr(config.log.clone());
+    let ended = runtime()?.block_on(serve(config));
+    ended.context("the server ended")
+}
+
+/// What `--dev` allows: http, and receivers on this machine.
+pub(crate) fn allow_this_machine(targets: &mut TargetRules) {
+    targets.allow_http = true;
+    for loopback in ["127.0.0.0/8", "::1/128"] {
+        targets.allow_networks.push(loopback.parse().expect("a network in its usual notation"));
+    }
+}
+
+/// One thread: at this size a wake-up of another thread costs more than it brings (`posthaste bench`
+/// shows it), and the store writes in a thread of its own.
+pub(crate) fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
+}
+
+fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter);
+    tracing_subscriber::registry().with(lines).init();
+}
+
+async fn serve(config: Config) -> Result<()> {
+    let stop = CancellationToken::new();
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; is another server there?", config.listen))?;
+    let address = listener.local_addr()?;
+    let store = Arc::new(Sqlite::open_folder(&config.data)?);
+    println!("posthaste: listening on http://{address}, data in {}", config.data.display());
+    let server = served(&store, SystemClock::new(), &config, listener, stop.clone());
+    let ended = tokio::select! {
+        biased;
+        ended = server => ended,
+        asked = until_asked_to_stop(&stop) => match asked {
+            Ok(never) => match never {},
+            Err(error) => return Err(error),
+        },
+    };
+    store.close().await;
+    Ok(ended?)
+}
+
+/// The server over a store: what `serve` and `demo` have in common.
+pub(crate) async fn served<C: Clock>(
+    store: &Arc<Sqlite>,
+    clock: C,
+    config: &Config,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> Result<(), RunError> {
+    let settings = Settings {
+        limits: Limits { slots: config.slots, ..Limits::default() },
+        connector: connector::Settings {
+            rules: config.targets.clone(),
+            attempt_timeout: config.attempt_timeout,
+            ..connector::Settings::default()
+        },
+        roots: Roots::system().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no https receiver can be reached");
+            Roots::none()
+        }),
+        ids: IdKey::from_bytes(store.id_key()),
+        seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
+    };
+    posthaste_server::run::run(Arc::clone(store), clock, settings, listener, stop).await
+}
+
+/// Cancels `stop` at the first signal and goes on waiting: the server ends in its own time, and a
+/// second signal does not cut it short by accident.
+async fn until_asked_to_stop(stop: &CancellationToken) -> Result<std::convert::Infallible> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping: what is in flight ends first, up to 40 s; kill -9 loses nothing, but may send twice");
+        stop.cancel();
+    }
+}

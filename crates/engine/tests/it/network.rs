@@ -1,0 +1,201 @@
+//! The network as a test wants it: names that resolve as told, sockets that are witnessed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::Request;
+use http_body_util::Full;
+use posthaste_core::{Cause, classify};
+use posthaste_engine::connector::{Answer, Connector, Dial, Done, Fault, Job, NoAnswer, Resolve, Roots, Settings, Tcp};
+use posthaste_engine::target::{Target, TargetRules};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// What a look-up gives.
+#[derive(Clone, Debug)]
+pub enum Lookup {
+    Addresses(Vec<IpAddr>),
+    Fails(NoAnswer),
+    NeverEnds,
+}
+
+pub fn addresses(list: &[&str]) -> Lookup {
+    Lookup::Addresses(list.iter().map(|text| text.parse().expect("an address")).collect())
+}
+
+/// Answers in the order told, whatever the name; the last answer stays.
+#[derive(Debug)]
+pub struct Names {
+    answers: Mutex<VecDeque<Lookup>>,
+    asked: Mutex<usize>,
+}
+
+impl Names {
+    pub fn new(answers: impl IntoIterator<Item = Lookup>) -> Arc<Self> {
+        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), asked: Mutex::new(0) })
+    }
+
+    pub fn asked(&self) -> usize {
+        *self.asked.lock().expect("no test panics while it asks")
+    }
+
+    fn next(&self) -> Lookup {
+        *self.asked.lock().expect("no test panics while it asks") += 1;
+        let mut answers = self.answers.lock().expect("no test panics while it asks");
+        match answers.len() {
+            0 => panic!("no look-up was expected"),
+            1 => answers[0].clone(),
+            _ => answers.pop_front().expect("more than one is left"),
+        }
+    }
+}
+
+impl Resolve for Names {
+    fn resolve<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
+        Box::pin(async move {
+            match self.next() {
+                Lookup::Addresses(list) => Ok(list),
+                Lookup::Fails(why) => Err(why),
+                Lookup::NeverEnds => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// Writes down every address somebody connects to, and connects to a receiver instead.
+#[derive(Debug)]
+pub struct Witness {
+    receiver: SocketAddr,
+    dialled: Mutex<Vec<SocketAddr>>,
+    patience: Patience,
+}
+
+/// When a connection is given to whoever asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// At once.
+    None,
+    /// Once the receiver has done something: sent bytes, closed or reset.
+    UntilReadable,
+    /// Never.
+    Endless,
+}
+
+impl Witness {
+    pub fn new(receiver: SocketAddr, patience: Patience) -> Arc<Self> {
+        Arc::new(Self { receiver, dialled: Mutex::default(), patience })
+    }
+
+    pub fn dialled(&self) -> Vec<SocketAddr> {
+        self.dialled.lock().expect("no test panics while it dials").clone()
+    }
+}
+
+impl Dial for Witness {
+    fn dial(&self, to: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>> {
+        self.dialled.lock().expect("no test panics while it dials").push(to);
+        Box::pin(async move {
+            let stream = TcpStream::connect(self.receiver).await?;
+            match self.patience {
+                Patience::None => {}
+                Patience::UntilReadable => stream.readable().await?,
+                Patience::Endless => std::future::pending().await,
+            }
+            Ok(stream)
+        })
+    }
+}
+
+/// A connector under test, and where its results come back.
+pub struct Bench {
+    pub connector: Connector,
+    results: mpsc::Receiver<Done>,
+    rules: TargetRules,
+}
+
+pub fn loopback_allowed() -> TargetRules {
+    TargetRules {
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+        ..TargetRules::default()
+    }
+}
+
+pub fn settings() -> Settings {
+    Settings { rules: loopback_allowed(), ..Settings::default() }
+}
+
+/// Far below the defaults, far above what loopback needs: for what must run into it.
+pub const SHORT: Duration = Duration::from_millis(100);
+
+impl Bench {
+    /// Over real sockets, to addresses on loopback alone.
+    pub fn new(settings: Settings) -> Self {
+        Self::with(settings, Names::new([]), Arc::new(Tcp), Roots::none())
+    }
+
+    pub fn with(settings: Settings, names: Arc<Names>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
+        let rules = settings.rules.clone();
+        let (connector, results) = Connector::with_dial(settings, names, dial, roots);
+        Self { connector, results, rules }
+    }
+
+    pub fn job(&self, token: u64, url: &str) -> Job {
+        Job {
+            token,
+            target: Arc::new(Target::parse(url, &self.rules).expect("a target the test may contact")),
+            request: request("{}"),
+            deadline: Instant::now() + Duration::from_secs(20),
+        }
+    }
+
+    pub async fn next(&mut self) -> Done {
+        self.results.recv().await.expect("the connector lives as long as the bench")
+    }
+
+    /// One attempt from start to end.
+    pub async fn attempt(&mut self, url: &str) -> Done {
+        let job = self.job(7, url);
+        self.connector.send(job).expect("a connector with room takes a job");
+        let done = self.next().await;
+        assert_eq!(done.token, 7);
+        done
+    }
+
+    pub async fn answer(&mut self, url: &str) -> Answer {
+        self.attempt(url).await.result.expect("an answer")
+    }
+
+    pub async fn fault(&mut self, url: &str) -> Fault {
+        self.attempt(url).await.result.expect_err("a fault")
+    }
+
+    /// Until a connection that its receiver closed has been noticed.
+    pub async fn until_no_connection(&self) {
+        while self.connector.connections() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub fn request(body: &str) -> Request<Full<Bytes>> {
+    Request::post("http://elsewhere.invalid/ignored")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+        .expect("a well-formed request")
+}
+
+/// The code an operator would see: the refusal's, else the cause's.
+pub fn code(done: &Done) -> &'static str {
+    match &done.result {
+        Ok(answer) => classify::status(answer.status.as_u16()).code(),
+        Err(Fault { cause: Cause::AddressRefused, detail: Some(refusal) }) => refusal,
+        Err(fault) => fault.cause.code(),
+    }
+}

@@ -1,0 +1,140 @@
+//! TLS: who is believed, and that nobody else ever sees a byte of a message.
+
+use std::sync::Arc;
+
+use posthaste_core::Cause;
+use posthaste_engine::connector::{Fault, Roots, Settings};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::network::{Bench, Names, Patience, SHORT, Witness, addresses, settings};
+use crate::receiver::{Receiver, Step, write};
+
+/// An authority of our own.
+pub struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().expect("randomness");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate of an authority").der().clone();
+        Self { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    /// Believes this authority alone.
+    pub fn roots(&self) -> Roots {
+        Roots::none().with(self.certificate.clone()).expect("an authority's certificate")
+    }
+
+    /// A receiver's side of TLS, valid for these names and addresses.
+    pub fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
+        self.acceptor_with(params(names))
+    }
+
+    fn acceptor_with(&self, params: CertificateParams) -> TlsAcceptor {
+        let key = KeyPair::generate().expect("randomness");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a receiver's certificate");
+        acceptor(certificate.der().clone(), &key)
+    }
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    CertificateParams::new(names).expect("names for a certificate")
+}
+
+fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider speaks TLS")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("a certificate that fits its key");
+    TlsAcceptor::from(Arc::new(config))
+}
+
+const NAME: &str = "hooks.example.com";
+
+/// The fault of an attempt at `https://hooks.example.com/`; nothing of the message may be seen.
+async fn check_refused(acceptor: TlsAcceptor, authority: &Authority) {
+    let receiver = Receiver::start_tls(vec![vec![Step::Serve]], acceptor).await;
+    let fault = fault(&receiver, authority).await;
+    assert_eq!(fault.cause, Cause::TlsCertificate, "{fault:?}");
+    assert_eq!((receiver.connections(), receiver.requests().len()), (1, 0));
+}
+
+async fn fault(receiver: &Receiver, authority: &Authority) -> Fault {
+    let witness = Witness::new(receiver.address(), Patience::None);
+    let settings = Settings { tls_timeout: SHORT, ..settings() };
+    let names = Names::new([addresses(&["93.184.216.34"])]);
+    let mut bench = Bench::with(settings, names, witness, authority.roots());
+    bench.fault("https://hooks.example.com/").await
+}
+
+#[tokio::test]
+async fn a_receiver_with_a_valid_certificate_gets_its_messages_over_one_connection() {
+    let authority = Authority::new();
+    let receiver = Receiver::start_tls(vec![vec![Step::Serve]], authority.acceptor(&[NAME])).await;
+    let witness = Witness::new(receiver.address(), Patience::None);
+    let mut bench = Bench::with(settings(), Names::new([addresses(&["93.184.216.34"])]), witness, authority.roots());
+    for _ in 0..5 {
+        assert_eq!(bench.answer("https://hooks.example.com/a").await.status, 200);
+    }
+    assert_eq!((receiver.connections(), receiver.requests().len()), (1, 5));
+}
+
+#[tokio::test]
+async fn a_certificate_we_cannot_believe_gets_no_byte_of_the_message() {
+    let authority = Authority::new();
+    let key = KeyPair::generate().expect("randomness");
+    let self_signed = params(&[NAME]).self_signed(&key).expect("a certificate").der().clone();
+    check_refused(acceptor(self_signed, &key), &authority).await;
+    check_refused(Authority::new().acceptor(&[NAME]), &authority).await;
+    check_refused(authority.acceptor(&["other.example.com", "example.com"]), &authority).await;
+    let mut expired = params(&[NAME]);
+    expired.not_after = date_time_ymd(2020, 1, 1);
+    check_refused(authority.acceptor_with(expired), &authority).await;
+    let mut early = params(&[NAME]);
+    early.not_before = date_time_ymd(3000, 1, 1);
+    check_refused(authority.acceptor_with(early), &authority).await;
+}
+
+#[tokio::test]
+async fn an_address_must_be_in_its_certificate() {
+    let authority = Authority::new();
+    for (names, is_valid) in [(["127.0.0.1"], true), (["127.0.0.1.example.com"], false)] {
+        let receiver = Receiver::start_tls(vec![vec![Step::Serve]], authority.acceptor(&names)).await;
+        let witness = Witness::new(receiver.address(), Patience::None);
+        let mut bench = Bench::with(settings(), Names::new([]), witness, authority.roots());
+        let done = bench.attempt(&format!("https://{}/", receiver.address())).await;
+        assert_eq!(done.result.map_err(|fault| fault.cause).is_ok(), is_valid);
+        assert_eq!(receiver.requests().len(), usize::from(is_valid));
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_cut_or_stalls_is_told_from_a_port_that_speaks_no_tls() {
+    let authority = Authority::new();
+    let scripts = [
+        (vec![Step::ReadFirst], Cause::TlsHandshake, None),
+        (vec![Step::ReadFirst, Step::Reset], Cause::TlsHandshake, None),
+        (vec![Step::ReadFirst, Step::Stall], Cause::TlsHandshake, Some("tls_timeout")),
+        (
+            vec![Step::ReadFirst, write("HTTP/1.1 400 Bad Request\r\n\r\n"), Step::Stall],
+            Cause::ProtocolError,
+            Some("not_tls"),
+        ),
+    ];
+    for (script, cause, detail) in scripts {
+        let receiver = Receiver::start(vec![script]).await;
+        assert_eq!(fault(&receiver, &authority).await, Fault { cause, detail });
+    }
+}

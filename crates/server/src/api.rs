@@ -1,0 +1,190 @@
+//! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
+
+pub mod deliveries;
+pub mod endpoints;
+pub mod health;
+pub mod messages;
+pub mod policies;
+pub mod switch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{StatusCode, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use posthaste_core::id::{EndpointId, Key, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Engine;
+use posthaste_store::Store;
+use serde::Serialize;
+
+use crate::nearest::nearest;
+use crate::problem::{Code, Problem};
+
+/// What a handler answers.
+pub type Answer = Result<Response, Problem>;
+
+/// The largest request body.
+pub const BODY_BYTES_MAX: usize = 2_000_000;
+
+/// How long a body may take: a megabyte over a slow line, and not a connection held for ever.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
+
+/// What the handlers need: the engine, and the key that reads and writes public ids.
+#[derive(Debug)]
+pub struct Api<S, C> {
+    /// The engine's verbs.
+    pub engine: Engine<S, C>,
+    ids: IdKey,
+    tenant: TenantId,
+    ready: AtomicBool,
+    request_prefix: u32,
+    requests: AtomicU64,
+}
+
+impl<S: Store, C: Clock> Api<S, C> {
+    /// An API over this engine, whose requests are all `tenant`'s.
+    pub fn new(engine: Engine<S, C>, ids: IdKey, tenant: TenantId) -> Self {
+        let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
+        let (ready, requests) = (AtomicBool::new(true), AtomicU64::new(0));
+        Self { engine, ids, tenant, ready, request_prefix, requests }
+    }
+
+    /// Tells `/readyz` that the server is going down.
+    pub fn stop_being_ready(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// Marks an answer, so that a caller and our log can speak of the same request.
+    pub fn stamp(&self, response: &mut Response) {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let id = format!("req_{:08x}{number:08x}", self.request_prefix);
+        let id = HeaderValue::try_from(id).expect("hexadecimal digits are a header's value");
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+
+    /// The key behind a public id and the time in it, if it is one of this kind.
+    fn opened(&self, kind: Kind, public_id: &str) -> Option<(Key, Timestamp)> {
+        let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
+        let writer = posthaste_core::WriterId::new(opened.writer)?;
+        let at = i64::try_from(opened.time_ms).ok()?;
+        Some((Key::new(writer, opened.seq), Timestamp::from_millis(at)))
+    }
+
+    fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
+        self.engine.key(Kind::Endpoint, public_id).map(EndpointId)
+    }
+}
+
+/// Every route but the health checks' own listener.
+pub fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
+    Router::new()
+        .route("/v1/messages", only("POST", post(messages::send)))
+        .route("/v1/messages/{id}/cancel", only("POST", post(messages::cancel)))
+        .route("/v1/deliveries/{id}", only("GET", get(deliveries::show)))
+        .route("/v1/endpoints", only("GET, POST", get(endpoints::list).post(endpoints::make)))
+        .route("/v1/endpoints/{id}", only("GET", get(endpoints::show)))
+        .route("/v1/policies", only("GET", get(policies::list)))
+        .route("/v1/policies/preview", only("POST", post(policies::preview)))
+        .route("/v1/pause", only("POST", post(switch::pause)))
+        .route("/v1/resume", only("POST", post(switch::resume)))
+        .route("/healthz", only("GET", get(health::alive)))
+        .route("/readyz", only("GET", get(health::ready)))
+        .fallback(async |uri: Uri| Problem::no_route(&uri))
+        .with_state(api)
+}
+
+/// A route that says which methods it takes.
+fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRouter<S>) -> MethodRouter<S> {
+    routes.fallback(async move |uri: Uri| Problem::method(&uri, allow))
+}
+
+/// A request's body, once everything about the request but the body has been found fine.
+async fn body(request: Request) -> Result<Bytes, Problem> {
+    let (head, body) = request.into_parts();
+    no_parameters(&head.uri)?;
+    check_headers(&head.headers)?;
+    let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    match read {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Problem::new(Code::BodyTooLarge, format!("the body is larger than {BODY_BYTES_MAX} bytes")))
+        }
+        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "the body ended early; send it again")),
+        Err(_) => {
+            let detail = format!("the body took longer than {} s; send it again", BODY_WITHIN.as_secs());
+            Err(Problem::new(Code::BodyTooSlow, detail))
+        }
+    }
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
+    if let Some(declared) = headers.get(CONTENT_TYPE)
+        && !is_json(declared.as_bytes())
+    {
+        return Err(Problem::new(Code::NotJson, "send content-type: application/json"));
+    }
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        // Taking the header and not keeping its promise would be worse than refusing it.
+        let detail = "Idempotency-Key is not kept by this version yet; leave it out";
+        return Err(Problem::new(Code::NotBuiltYet, detail));
+    }
+    if headers.get(TENANT).is_some_and(|tenant| tenant != "default") {
+        let detail = "this version knows the tenant default alone; leave Posthaste-Tenant out";
+        return Err(Problem::new(Code::NotBuiltYet, detail));
+    }
+    Ok(())
+}
+
+fn is_json(declared: &[u8]) -> bool {
+    const JSON: &[u8] = b"application/json";
+    let media_type = declared.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    media_type.eq_ignore_ascii_case(JSON)
+}
+
+/// A request without parameters.
+fn no_parameters(uri: &Uri) -> Result<(), Problem> {
+    if uri.query().is_none() { Ok(()) } else { parameters(uri, &[]).map(|_| ()) }
+}
+
+/// A request's parameters, all of which must be known and be given once.
+fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>, Problem> {
+    let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|_| Problem::new(Code::InvalidParameter, "the query is not name=value pairs joined by &"))?;
+    for (index, (name, _)) in given.iter().enumerate() {
+        if !known.contains(&name.as_str()) {
+            let detail = match nearest(name, known.iter().copied()) {
+                Some(nearest) => format!("there is no parameter {name:?}; the nearest is {nearest}"),
+                None => format!("there is no parameter {name:?}; this route takes none"),
+            };
+            return Err(Problem::new(Code::UnknownParameter, detail));
+        }
+        if given[..index].iter().any(|(before, _)| before == name) {
+            return Err(Problem::new(Code::InvalidParameter, format!("the parameter {name} is given twice")));
+        }
+    }
+    Ok(given)
+}
+
+/// An answer in JSON.
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(body).expect("our own answers always serialise");
+    let mut response = Body::from(body).into_response();
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

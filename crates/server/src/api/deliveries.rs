@@ -1,0 +1,148 @@
+//! One delivery: where it is, every attempt, and why it waits.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use http::{StatusCode, Uri};
+use posthaste_core::Why;
+use posthaste_core::id::{DeliveryId, EndpointId};
+use posthaste_core::queue::Explained;
+use posthaste_core::state::{Phase, State as Life};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::View;
+use posthaste_store::{Attempt, Store};
+use serde::Serialize;
+
+use super::{Answer, Api, json, no_parameters};
+use crate::problem::Problem;
+use crate::{duration, value};
+
+/// `GET /v1/deliveries/{id}`.
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    Path(public_id): Path<String>,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    let unknown = || Problem::no_such("delivery");
+    let (key, accepted_at) = api.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
+    let view = api.engine.delivery(api.tenant, DeliveryId(key)).await?.ok_or_else(unknown)?;
+    let endpoint = EndpointId(view.shown.delivery.lane.0);
+    let endpoint = api.engine.endpoint(api.tenant, endpoint).await?.ok_or_else(unknown)?;
+    let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
+    // A delivery's id carries the time of its message's accept, as the message's own does.
+    let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
+    Ok(json(StatusCode::OK, &Shown::of(public_id, message, endpoint, accepted_at, &view)))
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    message: String,
+    endpoint: String,
+    tier: &'static str,
+    state: &'static str,
+    cause: Option<&'static str>,
+    accepted_at: String,
+    expires_at: Option<String>,
+    sent_at: Option<String>,
+    delivered_at: Option<String>,
+    failed_at: Option<String>,
+    attempts: Vec<ShownAttempt>,
+    waiting: Option<Waiting>,
+}
+
+#[derive(Serialize)]
+struct ShownAttempt {
+    attempt: u16,
+    at: String,
+    duration: String,
+    status: Option<u16>,
+    cause: &'static str,
+}
+
+#[derive(Serialize)]
+struct Waiting {
+    why: &'static str,
+    until: Option<String>,
+    detail: &'static str,
+}
+
+impl Shown {
+    fn of(id: String, message: String, endpoint: String, accepted_at: Timestamp, view: &View) -> Self {
+        let delivery = &view.shown.delivery;
+        let (delivered_at, failed_at) = match delivery.state {
+            Life::Delivered { at } => (Some(at), None),
+            Life::Dead { at, .. } | Life::Expired { at } | Life::Cancelled { at, .. } => (None, Some(at)),
+            _ => (None, None),
+        };
+        let cause = match delivery.state {
+            Life::Dead { cause, .. } | Life::Retry { cause, .. } | Life::Cancelled { cause, .. } => Some(cause.code()),
+            _ => None,
+        };
+        let sent_at = view.shown.attempts.last().map(started);
+        Self {
+            id,
+            message,
+            endpoint,
+            tier: delivery.tier.name(),
+            state: phase(view).name(),
+            cause,
+            accepted_at: value::write_time(accepted_at),
+            expires_at: delivery.expiry.at().map(value::write_time),
+            sent_at: sent_at.map(value::write_time),
+            delivered_at: delivered_at.map(value::write_time),
+            failed_at: failed_at.map(value::write_time),
+            attempts: view.shown.attempts.iter().map(ShownAttempt::of).collect(),
+            waiting: waiting(view),
+        }
+    }
+}
+
+impl ShownAttempt {
+    fn of(attempt: &Attempt) -> Self {
+        Self {
+            attempt: attempt.number,
+            at: value::write_time(started(attempt)),
+            duration: duration::write(attempt.took),
+            status: attempt.status,
+            cause: attempt.cause.code(),
+        }
+    }
+}
+
+/// History keeps when an attempt ended.
+fn started(attempt: &Attempt) -> Timestamp {
+    attempt.at - attempt.took
+}
+
+/// Only the owner's memory knows that something is being sent.
+fn phase(view: &View) -> Phase {
+    match view.explained {
+        Some(Explained::UnderWay) => Phase::Dispatching,
+        _ => view.shown.delivery.state.phase(),
+    }
+}
+
+fn waiting(view: &View) -> Option<Waiting> {
+    let Some(Explained::Waits(hold)) = view.explained else { return None };
+    Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail: detail(hold.why) })
+}
+
+fn detail(why: Why) -> &'static str {
+    match why {
+        Why::Scheduled => "its deliver_at has not come",
+        Why::Backoff => "the last attempt failed; its policy says when to try again",
+        Why::RetryAfter => "the receiver said when to come back",
+        Why::Concurrency => "as many attempts to this endpoint as max_in_flight allows are under way",
+        Why::Order => "one before it in a strict order has not ended",
+        Why::Turn => "others are before it",
+        Why::Ack => "it was sent, and its receipt is awaited",
+        Why::Paused => "somebody paused it; a resume ends that",
+        Why::EndpointDisabled => "its endpoint is disabled; enable it",
+        Why::Credential => "its credential was refused; replace it",
+        Why::Store => "our store does not answer",
+    }
+}

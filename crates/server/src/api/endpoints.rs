@@ -1,0 +1,216 @@
+//! Endpoints: where messages go.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use http::{StatusCode, Uri};
+use posthaste_core::queue::{OnDead, Order};
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::NewEndpoint;
+use posthaste_store::{Endpoint, EndpointStatus, Store};
+use serde::Serialize;
+
+use super::{Answer, Api, body, json, no_parameters, parameters};
+use crate::object::Object;
+use crate::problem::{Code, Problem};
+use crate::{duration, value};
+
+/// As many attempts at once where the owner does not say.
+const MAX_IN_FLIGHT: u16 = 20;
+const MAX_IN_FLIGHT_MAX: u64 = 1_000;
+const EVENT_TYPES_MAX: usize = 100;
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 250;
+
+const ORDERS: [(&str, Order); 3] =
+    [("fifo", Order::Fifo), ("newest_first", Order::NewestFirst), ("strict", Order::Strict)];
+const ON_DEAD: [(&str, OnDead); 2] = [("skip", OnDead::Skip), ("hold", OnDead::Hold)];
+
+/// Fields of an endpoint that are documented and not built.
+const NOT_BUILT: &[&str] = &[
+    "uid",
+    "subject",
+    "tags",
+    "description",
+    "headers",
+    "timeout",
+    "rate",
+    "time_zone",
+    "tls",
+    "status_overrides",
+    "subscription",
+    "device_token",
+    "topic",
+    "environment",
+    "registration_token",
+    "credential",
+];
+
+/// `POST /v1/endpoints`. The secret it signs with is shown here and nowhere else.
+pub async fn make<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
+    let body = body(request).await?;
+    let new = parse(&api, &body)?;
+    let made = api.engine.make_endpoint(new).await?;
+    let secret = made.secrets.first().map(String::as_str).unwrap_or_default();
+    let mut shown = Shown::of(&api, &made);
+    shown.signing = Some(Signing { scheme: "v1", secret });
+    Ok(json(StatusCode::CREATED, &shown))
+}
+
+/// `GET /v1/endpoints/{id}`.
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    let unknown = || Problem::no_such("endpoint");
+    let id = api.endpoint_id(&id).ok_or_else(unknown)?;
+    let known = api.engine.endpoint(api.tenant, id).await?.ok_or_else(unknown)?;
+    Ok(json(StatusCode::OK, &Shown::of(&api, &known.endpoint)))
+}
+
+/// `GET /v1/endpoints`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, uri: Uri) -> Answer {
+    let page = PageAsked::parse(&api, &uri)?;
+    let mut all = api.engine.endpoints(api.tenant).await?;
+    all.sort_unstable_by_key(|endpoint| endpoint.id);
+    if page.newest_first {
+        all.reverse();
+    }
+    // An endpoint's id is a good cursor: sealed, of this tenant, and it stays valid.
+    let begin = match page.after {
+        Some(after) => all.iter().position(|endpoint| endpoint.id == after).map_or(all.len(), |at| at + 1),
+        None => 0,
+    };
+    let shown: Vec<Shown<'_>> = all.iter().skip(begin).take(page.limit).map(|one| Shown::of(&api, one)).collect();
+    let more = begin + shown.len() < all.len();
+    let next_cursor = shown.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(json(StatusCode::OK, &List { data: shown, next_cursor }))
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    data: Vec<Shown<'a>>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: String,
+    channel: &'static str,
+    url: &'a str,
+    event_types: &'a [String],
+    policy: &'a str,
+    ttl: Option<String>,
+    max_in_flight: u16,
+    order: &'static str,
+    on_dead: &'static str,
+    status: &'static str,
+    created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signing: Option<Signing<'a>>,
+}
+
+#[derive(Serialize)]
+struct Signing<'a> {
+    scheme: &'static str,
+    secret: &'a str,
+}
+
+impl<'a> Shown<'a> {
+    fn of<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &'a Endpoint) -> Self {
+        Self {
+            id: api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at),
+            channel: "webhook",
+            url: &endpoint.url,
+            event_types: &endpoint.event_types,
+            policy: &endpoint.policy,
+            ttl: endpoint.ttl.map(duration::write),
+            max_in_flight: endpoint.max_in_flight,
+            order: word(&ORDERS, endpoint.order),
+            on_dead: word(&ON_DEAD, endpoint.on_dead),
+            status: match endpoint.status {
+                EndpointStatus::Active => "active",
+                EndpointStatus::Gone => "gone",
+            },
+            created_at: value::write_time(endpoint.at),
+            signing: None,
+        }
+    }
+}
+
+fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], meaning: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == meaning).map_or("", |(word, _)| *word)
+}
+
+fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint, Problem> {
+    let mut fields = Object::read(body)?;
+    fields.get("channel", |raw| match value::text(raw)?.as_str() {
+        "webhook" => Ok(()),
+        _ => Err("this version knows \"webhook\" alone".to_owned()),
+    });
+    let url = fields.need("url", value::text);
+    let event_types = fields.get("event_types", |raw| match value::texts(raw)? {
+        many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
+        some => Ok(some),
+    });
+    let policy = fields.get("policy", value::text).unwrap_or_else(|| "webhook".to_owned());
+    let ttl = fields.get("ttl", value::ttl);
+    let order = fields.get("order", |raw| value::one_of(raw, &ORDERS)).unwrap_or_default();
+    let on_dead = fields.get("on_dead", |raw| value::one_of(raw, &ON_DEAD)).unwrap_or_default();
+    let max_in_flight = fields.get("max_in_flight", |raw| match value::whole(raw)? {
+        count @ 1..=MAX_IN_FLIGHT_MAX => u16::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {MAX_IN_FLIGHT_MAX}")),
+    });
+    let mut signing = fields.object("signing");
+    signing.get("scheme", |raw| match value::text(raw)?.as_str() {
+        "v1" => Ok(()),
+        _ => Err("this version knows \"v1\" alone".to_owned()),
+    });
+    let secret = signing.get("secret", value::text);
+    fields.absorb(signing);
+    fields.not_built(NOT_BUILT);
+    fields.finish()?;
+    Ok(NewEndpoint {
+        tenant: api.tenant,
+        url: url.unwrap_or_default(),
+        secret,
+        event_types: event_types.unwrap_or_default(),
+        policy,
+        ttl,
+        order,
+        on_dead,
+        max_in_flight: max_in_flight.unwrap_or(MAX_IN_FLIGHT),
+    })
+}
+
+struct PageAsked {
+    limit: usize,
+    newest_first: bool,
+    after: Option<posthaste_core::id::EndpointId>,
+}
+
+impl PageAsked {
+    fn parse<S: Store, C: Clock>(api: &Api<S, C>, uri: &Uri) -> Result<Self, Problem> {
+        let bad = |detail: String| Problem::new(Code::InvalidParameter, detail);
+        let mut page = Self { limit: PAGE, newest_first: true, after: None };
+        for (name, given) in parameters(uri, &["limit", "order", "cursor"])? {
+            match (name.as_str(), given.as_str()) {
+                ("limit", _) => {
+                    let limit = given.parse().ok().filter(|limit| (1..=PAGE_MAX).contains(limit));
+                    page.limit = limit.ok_or_else(|| bad(format!("limit must be 1 to {PAGE_MAX}")))?;
+                }
+                ("order", "asc") => page.newest_first = false,
+                ("order", "desc") => page.newest_first = true,
+                ("order", _) => return Err(bad("order must be asc or desc".to_owned())),
+                _ => {
+                    let after = api.endpoint_id(&given);
+                    page.after = Some(after.ok_or_else(|| bad("cursor is not one of this list".to_owned()))?);
+                }
+            }
+        }
+        Ok(page)
+    }
+}

@@ -1,0 +1,47 @@
+//! Durations as people write them in requests and settings: `500ms`, `30s`, `2h`, `7d`.
+
+use std::time::Duration;
+
+/// Each unit with its milliseconds, longest first.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// Says what a duration looks like; the end of a complaint.
+pub const FORM: &str = "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\", or whole seconds";
+
+/// Reads one number with its unit.
+pub fn parse(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*ms)?))
+}
+
+/// Writes a duration exactly, in the longest unit that needs no fraction.
+pub fn write(duration: Duration) -> String {
+    let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    let (unit, size) = UNITS.iter().find(|(_, size)| ms.is_multiple_of(*size)).unwrap_or(&("ms", 1));
+    format!("{}{unit}", ms / size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_as_itself() {
+        for (ms, text) in [(0, "0s"), (500, "500ms"), (30_000, "30s"), (90_000, "90s"), (7_200_000, "2h"), (604_800_000, "7d")] {
+            assert_eq!(write(Duration::from_millis(ms)), text);
+            assert_eq!(parse(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in ["", "s", "30", "30 s", "-1s", "1.5h", "2w", "1h30m", "99999999999999999999s", "300000000000d"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Reads a JSON object field by field and complains of everything at once.
+//!
+//! A body is scanned once; a field's text is parsed when it is asked for, so that a payload is
+//! never parsed at all. What was not asked for by the end is unknown, and the nearest field that
+//! was is named.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::nearest::nearest;
+use crate::problem::{Code, Complaint, Problem};
+
+/// Deeper JSON is an attack on somebody's parser.
+const DEPTH_MAX: usize = 64;
+
+/// An object being read.
+pub(crate) struct Object<'a> {
+    /// Where it is, as a JSON pointer.
+    pointer: String,
+    fields: Vec<(Cow<'a, str>, &'a RawValue)>,
+    known: Vec<&'static str>,
+    not_built: Vec<&'static str>,
+    complaints: Vec<Complaint>,
+    /// Whether something was refused only because it is not there yet.
+    asks_too_much: bool,
+}
+
+impl<'a> Object<'a> {
+    /// The object a whole body is.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
+        if is_too_deep(body) {
+            let detail = format!("the body nests deeper than {DEPTH_MAX} levels; flatten it");
+            return Err(Problem::new(Code::InvalidBody, detail));
+        }
+        let fields: Fields<'a> = serde_json::from_slice(body).map_err(|error| not_an_object(&error))?;
+        Ok(Self::new(String::new(), fields.0))
+    }
+
+    /// The object a body is, or an empty one where there is no body.
+    pub(crate) fn read_optional(body: &'a [u8]) -> Result<Self, Problem> {
+        if body.is_empty() { Ok(Self::new(String::new(), Vec::new())) } else { Self::read(body) }
+    }
+
+    /// The same object as a part of a larger body, found there at `pointer`.
+    pub(crate) fn within(mut self, pointer: &str) -> Self {
+        self.pointer = pointer.to_owned();
+        self
+    }
+
+    /// An object within another; the outer one must be told its complaints by [`Object::absorb`].
+    pub(crate) fn object(&mut self, name: &'static str) -> Object<'a> {
+        let pointer = format!("{}/{name}", self.pointer);
+        let fields = self.get(name, |raw| {
+            serde_json::from_str::<Fields<'a>>(raw.get()).map_err(|_| "must be an object".to_owned())
+        });
+        Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default())
+    }
+
+    /// Takes over what was wrong with an inner object.
+    pub(crate) fn absorb(&mut self, inner: Object<'a>) {
+        self.asks_too_much |= inner.asks_too_much;
+        self.complaints.extend(inner.into_complaints());
+    }
+
+    fn new(pointer: String, fields: Vec<(Cow<'a, str>, &'a RawValue)>) -> Self {
+        Self {
+            pointer,
+            fields,
+            known: Vec::new(),
+            not_built: Vec::new(),
+            complaints: Vec::new(),
+            asks_too_much: false,
+        }
+    }
+
+    /// A field's value, if it is there and makes sense. `null` is the same as leaving it out.
+    pub(crate) fn get<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&'a RawValue) -> Result<T, String>,
+    ) -> Option<T> {
+        self.known.push(name);
+        let at = self.fields.iter().position(|(written, _)| written == name)?;
+        let (_, raw) = self.fields.remove(at);
+        if raw.get() == "null" {
+            return None;
+        }
+        parse(raw).map_err(|detail| self.complain(name, detail)).ok()
+    }
+
+    /// The same for a field that must be there.
+    pub(crate) fn need<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&'a RawValue) -> Result<T, String>,
+    ) -> Option<T> {
+        let before = self.complaints.len();
+        let value = self.get(name, parse);
+        if value.is_none() && self.complaints.len() == before {
+            self.complain(name, "is needed".to_owned());
+        }
+        value
+    }
+
+    /// Fields of the API that this version does not know what to do with. `null` and `false` ask
+    /// for nothing and pass.
+    pub(crate) fn not_built(&mut self, names: &[&'static str]) {
+        for name in names {
+            let asked = self.get(name, |raw| Ok(raw.get() != "false")).unwrap_or(false);
+            if asked {
+                self.complain(name, "this version cannot do that yet; leave it out".to_owned());
+                self.asks_too_much = true;
+            }
+        }
+        // Not to be suggested for a slip of the finger: it would be refused as well.
+        self.not_built.extend_from_slice(names);
+    }
+
+    /// Adds a complaint about a field.
+    pub(crate) fn complain(&mut self, name: &str, detail: String) {
+        self.complaints.push(Complaint { pointer: format!("{}/{name}", self.pointer), detail });
+    }
+
+    /// Ends the reading: everything was fine, or everything that was not.
+    pub(crate) fn finish(self) -> Result<(), Problem> {
+        let asks_too_much = self.asks_too_much;
+        let complaints = self.into_complaints();
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        let code = if asks_too_much { Code::NotBuiltYet } else { Code::InvalidBody };
+        Err(Problem::of_body(code, complaints))
+    }
+
+    fn into_complaints(mut self) -> Vec<Complaint> {
+        for (name, _) in std::mem::take(&mut self.fields) {
+            if self.known.contains(&name.as_ref()) {
+                self.complain(&escaped(&name), "is written twice".to_owned());
+                continue;
+            }
+            let usable = self.known.iter().copied().filter(|known| !self.not_built.contains(known));
+            let detail = match nearest(&name, usable) {
+                Some(nearest) => format!("there is no such field; the nearest is {nearest}"),
+                None => "there is no such field".to_owned(),
+            };
+            self.complain(&escaped(&name), detail);
+        }
+        self.complaints
+    }
+}
+
+/// A name as a JSON pointer has it, and no longer than a person reads.
+fn escaped(name: &str) -> String {
+    name.chars().take(64).collect::<String>().replace('~', "~0").replace('/', "~1")
+}
+
+fn not_an_object(error: &serde_json::Error) -> Problem {
+    if error.is_data() {
+        return Problem::new(Code::InvalidBody, "the body must be a JSON object");
+    }
+    Problem::new(Code::InvalidJson, error.to_string())
+}
+
+/// Whether brackets nest deeper than allowed. Brackets within strings do not count.
+fn is_too_deep(json: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => {
+                while let Some(within) = bytes.next() {
+                    match within {
+                        b'"' => break,
+                        b'\\' => drop(bytes.next()),
+                        _ => {}
+                    }
+                }
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// An object's fields as they were written, each value as its text.
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+        let mut fields = Vec::with_capacity(8);
+        while let Some((name, value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+            fields.push((name.0, value));
+        }
+        Ok(Fields(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value;
+
+    fn complaints(body: &str) -> Vec<String> {
+        let mut object = Object::read(body.as_bytes()).expect("an object");
+        object.need("name", value::text);
+        let mut inner = object.object("inner");
+        inner.get("ttl", value::duration);
+        object.absorb(inner);
+        object.not_built(&["later"]);
+        object.into_complaints().into_iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once_with_its_place() {
+        let told = complaints(r#"{"nane": 1, "inner": {"ttl": "soon", "tll": "1s"}, "later": 1, "inner": {}}"#);
+        assert_eq!(
+            told,
+            [
+                "/name is needed",
+                "/inner/ttl must be a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\", or whole seconds",
+                "/inner/tll there is no such field; the nearest is ttl",
+                "/later this version cannot do that yet; leave it out",
+                "/nane there is no such field; the nearest is name",
+                "/inner is written twice",
+            ]
+        );
+    }
+
+    #[test]
+    fn null_is_the_same_as_leaving_it_out() {
+        assert_eq!(complaints(r#"{"name": "a", "inner": null, "later": false}"#), Vec::<String>::new());
+        assert_eq!(complaints(r#"{"name": null}"#), ["/name is needed"]);
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_strings_alone() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(!is_too_deep(nested(64).as_bytes()));
+        assert!(is_too_deep(nested(65).as_bytes()));
+        assert!(!is_too_deep(format!(r#"["{} \" {}"]"#, "[".repeat(99), "{".repeat(99)).as_bytes()));
+        assert!(!is_too_deep("[],".repeat(100).as_bytes()));
+    }
+
+    #[test]
+    fn what_is_no_object_is_told_from_what_is_no_json() {
+        let code = |body: &str| Object::read(body.as_bytes()).err().expect("refused").code();
+        assert_eq!(code("[1]"), Code::InvalidBody);
+        assert_eq!(code("{\"a\": }"), Code::InvalidJson);
+        assert_eq!(code(""), Code::InvalidJson);
+    }
+}

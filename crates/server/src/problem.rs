@@ -1,0 +1,215 @@
+//! A refusal as the API tells it: `application/problem+json` with a stable code.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{StatusCode, Uri};
+use posthaste_engine::accept::NotAccepted;
+use posthaste_engine::engine::{NotDone, NotMade};
+use posthaste_store::StoreError;
+use serde::Serialize;
+
+macro_rules! codes {
+    ($($name:ident $code:literal $status:ident $title:literal;)*) => {
+        /// Every code there is: what happened, in a word that never changes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code {
+            $(#[doc = $title] $name,)*
+        }
+
+        impl Code {
+            /// Every code, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The code as the API writes it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $code,)* }
+            }
+
+            /// The status it is answered with.
+            pub const fn status(self) -> StatusCode {
+                match self { $(Self::$name => StatusCode::$status,)* }
+            }
+
+            /// What it means, in a line.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson "invalid_json" BAD_REQUEST "the body is not JSON";
+    InvalidBody "invalid_body" BAD_REQUEST "the body does not say what is needed";
+    UnknownParameter "unknown_parameter" BAD_REQUEST "a parameter is not known";
+    InvalidParameter "invalid_parameter" BAD_REQUEST "a parameter has no usable value";
+    NotBuiltYet "not_built_yet" BAD_REQUEST "this version cannot do that yet";
+    TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
+    EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
+    NotFound "not_found" NOT_FOUND "there is no such thing";
+    MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED "the route does not take this method";
+    BodyTooSlow "body_too_slow" REQUEST_TIMEOUT "the body did not arrive in time";
+    BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "the body is too large";
+    PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
+    NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
+    StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
+    ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
+}
+
+/// How soon to ask again after a refusal that is the server's own.
+const RETRY_AFTER_SECONDS: &str = "5";
+
+/// One thing that is wrong with a body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Complaint {
+    /// Where, as a JSON pointer.
+    pub pointer: String,
+    /// What, and the way out.
+    pub detail: String,
+}
+
+/// A refusal: what happened, which thing, and the way out.
+#[derive(Debug)]
+pub struct Problem(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    code: Code,
+    detail: String,
+    errors: Vec<Complaint>,
+    allow: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    errors: &'a [Complaint],
+}
+
+impl Problem {
+    /// A refusal with this code and detail.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Inner { code, detail: detail.into(), errors: Vec::new(), allow: None }))
+    }
+
+    /// Everything that is wrong with a body. Its detail is the first complaint's, so that a reader
+    /// who looks no further still learns something.
+    pub fn of_body(code: Code, errors: Vec<Complaint>) -> Self {
+        let detail = errors.first().map(|first| format!("{}: {}", first.pointer, first.detail)).unwrap_or_default();
+        Self(Box::new(Inner { code, detail, errors, allow: None }))
+    }
+
+    /// A route that does not exist.
+    pub fn no_route(uri: &Uri) -> Self {
+        Self::new(Code::NotFound, format!("there is no route {}", uri.path()))
+    }
+
+    /// An id that names nothing of this kind; the same for one that never was.
+    pub fn no_such(kind: &str) -> Self {
+        Self::new(Code::NotFound, format!("there is no {kind} with that id"))
+    }
+
+    /// A route that takes other methods.
+    pub fn method(uri: &Uri, allow: &'static str) -> Self {
+        let mut problem = Self::new(Code::MethodNotAllowed, format!("{} takes {allow}", uri.path()));
+        problem.0.allow = Some(allow);
+        problem
+    }
+
+    /// Its code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(error = &error as &dyn std::error::Error, "the store could not do its work");
+        Self::new(Code::StoreUnavailable, "nothing was stored; send it again later")
+    }
+}
+
+impl From<NotDone> for Problem {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
+            NotDone::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<NotMade> for Problem {
+    fn from(error: NotMade) -> Self {
+        let at = |pointer: &str, detail: String| vec![Complaint { pointer: pointer.to_owned(), detail }];
+        match error {
+            NotMade::Store(error) => error.into(),
+            NotMade::Target(refusal) => {
+                Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
+            }
+            NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
+            NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
+            NotMade::Policy(name) => {
+                let nearest = crate::nearest::nearest(&name, posthaste_core::policy::PRESETS).unwrap_or("webhook");
+                let detail = format!("there is no policy {name:?}; the nearest is {nearest:?}");
+                Self::of_body(Code::InvalidBody, at("/policy", detail))
+            }
+        }
+    }
+}
+
+impl From<NotAccepted> for Problem {
+    fn from(error: NotAccepted) -> Self {
+        match error {
+            NotAccepted::Store(error) => error.into(),
+            NotAccepted::NoSuchEndpoint(_) => Self::new(
+                Code::EndpointUnknown,
+                "an endpoint in to.endpoints does not exist or is gone; nothing was accepted",
+            ),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Inner { code, detail, errors, allow } = *self.0;
+        let wire = Wire {
+            r#type: format!("urn:posthaste:problem:{}", code.name()),
+            title: code.title(),
+            status: code.status().as_u16(),
+            detail: &detail,
+            code: code.name(),
+            errors: &errors,
+        };
+        let body = serde_json::to_vec(&wire).expect("texts and numbers always serialise");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = code.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if code.status() == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        if let Some(allow) = allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_problems_share_a_code() {
+        let mut names: Vec<_> = Code::ALL.iter().map(|code| code.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Code::ALL.len());
+    }
+}

@@ -1,0 +1,189 @@
+//! Runs the server: the engine's loop and the connections, each a task that is owned and awaited
+//! here. Ends in order: stop accepting, let requests end, then let the engine end what it sent.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use posthaste_core::id::TenantId;
+use posthaste_crypto::public_id::IdKey;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::connector::System;
+use posthaste_engine::engine::{Engine, Settings};
+use posthaste_store::{Store, StoreError};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, Api};
+
+/// More connections wait to be accepted; each may hold a body of 2 MB.
+const CONNECTIONS_MAX: usize = 1_024;
+/// A request's head must come within this time, or its connection is closed; so is one that is
+/// idle for as long.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// The most a connection buffers before a handler reads on; heads must fit.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// How long requests may take to end once the server stops. They wait for a commit, not for a
+/// receiver.
+const REQUESTS_END_WITHIN: Duration = Duration::from_secs(5);
+/// How long the engine may take to end what is in flight.
+const DRAIN_WITHIN: Duration = Duration::from_secs(35);
+/// After a failed accept, usually for want of file descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whose requests are served until there are keys that say it.
+const TENANT: TenantId = TenantId::from_raw(1);
+
+/// The server could not do its own work.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The store failed: nothing more may be promised or sent.
+    #[error("the store failed; what it acknowledged is safe, restart to go on")]
+    Store(#[from] StoreError),
+    /// The engine's loop panicked.
+    #[error("the engine's loop ended unexpectedly")]
+    Loop(#[from] JoinError),
+    /// What was in flight did not end in time. It may arrive twice after the restart.
+    #[error("attempts in flight did not end within {} s", DRAIN_WITHIN.as_secs())]
+    Undrained,
+    /// The listener is no more.
+    #[error("cannot tell where the server listens")]
+    Listener(#[from] io::Error),
+}
+
+/// Serves until `stop`, then ends everything in order.
+pub async fn run<S: Store, C: Clock>(
+    store: Arc<S>,
+    clock: C,
+    mut settings: Settings,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> Result<(), RunError> {
+    settings.connector.rules.own_listen.push(listener.local_addr()?);
+    let ids = IdKey::from_bytes(*settings.ids.to_bytes());
+    let drain = CancellationToken::new();
+    let (engine, dispatch) = Engine::start(store, clock, settings, Arc::new(System), drain.clone()).await?;
+    let mut dispatch_loop = JoinSet::new();
+    dispatch_loop.spawn(dispatch);
+    let api = Arc::new(Api::new(engine, ids, TENANT));
+    let mut connections = JoinSet::new();
+
+    let ended_early = accept(&api, &listener, &mut connections, &mut dispatch_loop, &stop).await;
+    drop(listener);
+    api.stop_being_ready();
+    if let Some(ended) = ended_early {
+        return ended;
+    }
+    if timeout(REQUESTS_END_WITHIN, all(&mut connections)).await.is_err() {
+        tracing::warn!(open = connections.len(), "requests did not end in time; their connections are cut");
+        connections.shutdown().await;
+    }
+    drain.cancel();
+    match timeout(DRAIN_WITHIN, dispatch_loop.join_next()).await {
+        Ok(Some(ended)) => Ok(ended??),
+        Ok(None) => Ok(()),
+        Err(_) => Err(RunError::Undrained),
+    }
+}
+
+/// Accepts connections until `stop`; answers with the engine's end if that comes first.
+async fn accept<S: Store, C: Clock>(
+    api: &Arc<Api<S, C>>,
+    listener: &TcpListener,
+    connections: &mut JoinSet<()>,
+    dispatch_loop: &mut JoinSet<Result<(), StoreError>>,
+    stop: &CancellationToken,
+) -> Option<Result<(), RunError>> {
+    let router = TowerToHyperService::new(api::router(Arc::clone(api)));
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The place first: what we accept we can serve.
+        let place = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            Some(ended) = dispatch_loop.join_next() => return Some(ended.map_err(RunError::from).and_then(|ended| Ok(ended?))),
+            Some(ended) = connections.join_next(), if !connections.is_empty() => {
+                report(ended);
+                continue;
+            }
+            Ok(place) = Arc::clone(&places).acquire_owned() => place,
+        };
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            Some(ended) = dispatch_loop.join_next() => return Some(ended.map_err(RunError::from).and_then(|ended| Ok(ended?))),
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (api, router, stop) = (Arc::clone(api), router.clone(), stop.clone());
+                connections.spawn(serve(stream, api, router, stop, place));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection; trying again");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// One connection's life. After `stop` the request under way is the last one.
+async fn serve<S: Store, C: Clock>(
+    stream: TcpStream,
+    api: Arc<Api<S, C>>,
+    router: TowerToHyperService<Router>,
+    stop: CancellationToken,
+    _place: OwnedSemaphorePermit,
+) {
+    // Answers are one small write each: waiting to fill a packet only delays them.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let answer = router.call(request.map(Body::new));
+        let api = Arc::clone(&api);
+        async move {
+            let Ok(mut response) = answer.await;
+            api.stamp(&mut response);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(BUFFER_BYTES_MAX);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+async fn all(connections: &mut JoinSet<()>) {
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}

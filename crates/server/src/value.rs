@@ -1,0 +1,131 @@
+//! Single values of a body: from JSON text to what the engine takes, or what is wrong with it.
+
+use std::time::Duration;
+
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::duration;
+use crate::nearest::nearest;
+
+/// The longest TTL of a webhook.
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+pub(crate) fn text(raw: &RawValue) -> Result<String, String> {
+    serde_json::from_str(raw.get()).map_err(|_| "must be a string".to_owned())
+}
+
+pub(crate) fn texts(raw: &RawValue) -> Result<Vec<String>, String> {
+    serde_json::from_str(raw.get()).map_err(|_| "must be a list of strings".to_owned())
+}
+
+pub(crate) fn whole(raw: &RawValue) -> Result<u64, String> {
+    serde_json::from_str(raw.get()).map_err(|_| "must be a whole number".to_owned())
+}
+
+pub(crate) fn number(raw: &RawValue) -> Result<f64, String> {
+    serde_json::from_str(raw.get()).map_err(|_| "must be a number".to_owned())
+}
+
+pub(crate) fn duration(raw: &RawValue) -> Result<Duration, String> {
+    let read = match serde_json::from_str::<u64>(raw.get()) {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => serde_json::from_str::<&str>(raw.get()).ok().and_then(duration::parse),
+    };
+    read.ok_or_else(|| format!("must be {}", duration::FORM))
+}
+
+pub(crate) fn durations(raw: &RawValue) -> Result<Vec<Duration>, String> {
+    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list of durations".to_owned())?;
+    list.into_iter().map(duration).collect()
+}
+
+pub(crate) fn ttl(raw: &RawValue) -> Result<Duration, String> {
+    let ttl = duration(raw)?;
+    if ttl > TTL_MAX {
+        return Err(format!("must be at most {}, the bound of webhooks", duration::write(TTL_MAX)));
+    }
+    Ok(ttl)
+}
+
+pub(crate) fn time(raw: &RawValue) -> Result<Timestamp, String> {
+    let read = serde_json::from_str::<&str>(raw.get()).ok().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let time = read.ok_or_else(|| "must be a time such as \"2026-12-01T08:00:00Z\"".to_owned())?;
+    Ok(Timestamp::from_millis(time.as_millisecond()))
+}
+
+pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
+    Tier::parse(raw.get().trim_matches('"')).ok_or_else(|| {
+        let names = Tier::ALL.map(Tier::name);
+        let meant = nearest(raw.get().trim_matches('"'), names).unwrap_or_default();
+        format!("must be 1, 2, 3 or one of {}; the nearest is {meant}", names.join(", "))
+    })
+}
+
+/// One of a few words.
+pub(crate) fn one_of<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Result<T, String> {
+    let written = text(raw)?;
+    let found = words.iter().find(|(word, _)| *word == written);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let meant = nearest(&written, names.iter().copied()).unwrap_or_default();
+        format!("must be one of {}; the nearest is {meant}", names.join(", "))
+    })
+}
+
+/// The longest name of the caller's own: it travels in a header.
+const NAME_BYTES_MAX: usize = 128;
+
+/// A name of the caller's own, such as a correlation id.
+pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
+    let written = text(raw)?;
+    let fits = written.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'));
+    if fits && (1..=NAME_BYTES_MAX).contains(&written.len()) {
+        return Ok(written);
+    }
+    Err(format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes"))
+}
+
+/// A time as the API writes it.
+pub(crate) fn write_time(at: Timestamp) -> String {
+    jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| at.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(json: &str) -> Box<RawValue> {
+        RawValue::from_string(json.to_owned()).expect("JSON")
+    }
+
+    #[test]
+    fn durations_are_text_or_whole_seconds() {
+        assert_eq!(duration(&raw("\"2h\"")), Ok(Duration::from_secs(7_200)));
+        assert_eq!(duration(&raw("90")), Ok(Duration::from_secs(90)));
+        for bad in ["\"soon\"", "1.5", "-1", "true", "[]"] {
+            assert!(duration(&raw(bad)).is_err(), "{bad}");
+        }
+        assert!(ttl(&raw("\"31d\"")).is_err());
+    }
+
+    #[test]
+    fn times_are_rfc_3339_and_come_back_as_they_went_in() {
+        let at = time(&raw("\"2026-12-01T08:00:00.250Z\"")).expect("a time");
+        assert_eq!(write_time(at), "2026-12-01T08:00:00.25Z");
+        assert_eq!(time(&raw("\"2026-12-01T10:00:00.25+02:00\"")), Ok(at));
+        assert!(time(&raw("\"tomorrow\"")).is_err());
+        assert!(time(&raw("1764576000")).is_err());
+    }
+
+    #[test]
+    fn a_tier_is_a_number_or_a_name() {
+        assert_eq!(tier(&raw("1")), Ok(Tier::Transactional));
+        assert_eq!(tier(&raw("\"engagement\"")), Ok(Tier::Engagement));
+        assert_eq!(
+            tier(&raw("\"promo\"")).expect_err("not a tier"),
+            "must be 1, 2, 3 or one of transactional, promotional, engagement; the nearest is promotional"
+        );
+    }
+}

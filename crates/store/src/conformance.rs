@@ -1,0 +1,89 @@
+//! The contract of [`Store`], as cases that every store passes.
+//!
+//! Each case is a small function with a fresh store of its own and speaks to it through the trait
+//! alone. A failure names the case and the store.
+
+mod accept;
+mod cut;
+mod endpoint;
+mod fixture;
+mod page;
+mod pause;
+mod session;
+mod settle;
+mod ttl;
+
+use crate::Store;
+use fixture::Case;
+
+/// Runs every case, each on a store that `make` has made for it.
+///
+/// # Panics
+/// When the store breaks the contract.
+pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
+    macro_rules! cases {
+        ($($file:ident: $($case:ident)*;)*) => {
+            $($( $file::$case(&Case::begin(stringify!($case), make().await).await).await; )*)*
+        };
+    }
+    cases! {
+        session:
+            a_new_store_is_empty
+            every_session_has_numbers_of_its_own
+            a_newer_session_fences_the_older;
+        accept:
+            a_message_comes_back_byte_for_byte
+            a_delivery_comes_back_as_it_was_accepted
+            what_is_accepted_arrives_once_in_the_order_of_its_commits
+            an_accept_nobody_waits_for_still_arrives
+            a_fenced_accept_leaves_nothing
+            a_message_for_nobody_is_kept_and_arrives_nowhere;
+        settle:
+            every_end_comes_back_with_the_attempt_that_led_to_it
+            an_end_without_an_attempt_is_kept_as_one
+            a_retry_waits_with_all_it_needs
+            a_delivery_waits_for_its_receipt
+            attempts_are_shown_in_the_order_they_were_made
+            a_settle_that_counts_other_attempts_is_stale
+            a_settle_of_another_epoch_is_stale
+            a_settle_made_again_is_no_other_attempt
+            what_has_ended_stays_as_it_ended
+            an_unknown_delivery_is_stale
+            every_settlement_stands_for_itself
+            a_row_moves_to_the_place_it_is_settled_in
+            spilled_rows_move_behind_their_window;
+        page:
+            left_rows_are_ready_ones_of_earlier_writers_by_id
+            delayed_rows_come_by_due_time_then_id
+            the_next_due_time_lies_beyond_what_was_asked_for
+            spilled_rows_come_oldest_first
+            spilled_rows_come_newest_first_where_asked
+            a_strict_lane_is_one_queue_over_all_tiers
+            one_row_is_found_while_it_is_pending
+            spilled_queues_are_known_at_the_start;
+        cut:
+            a_lane_s_cut_ends_what_is_at_or_below_it
+            a_message_s_cut_ends_its_deliveries_alone
+            a_cut_s_rows_come_by_id_until_they_are_swept
+            what_was_in_flight_is_spared_until_the_next_start
+            a_second_cut_reaches_further_and_keeps_the_first_one_s_cause
+            a_forgotten_cut_ends_nothing_any_more
+            a_gone_endpoint_is_marked_by_its_cut
+            cuts_are_known_at_the_start;
+        pause:
+            pauses_are_known_at_the_start
+            a_pause_replaces_the_one_before
+            a_dead_head_pauses_its_lane_with_its_settle
+            a_stale_settle_pauses_nothing;
+        ttl:
+            a_delivery_past_its_ttl_reads_as_expired_at_once
+            what_was_sent_does_not_expire
+            rows_past_their_ttl_are_found;
+        endpoint:
+            an_endpoint_comes_back_with_every_field
+            a_changed_endpoint_is_seen_at_once
+            a_tenant_s_endpoints_come_by_id
+            lanes_come_in_the_order_they_are_asked_for
+            an_unknown_policy_reads_as_the_default;
+    }
+}

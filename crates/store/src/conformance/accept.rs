@@ -1,0 +1,121 @@
+//! Accepting: durable all or none, and on its way to the loop exactly once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::delivery::{Compact, Expiry};
+use posthaste_core::id::{DeliveryId, MessageId};
+use posthaste_core::queue::Place;
+use posthaste_core::tier::Tier;
+
+use super::fixture::{Case, Draft, NOW, after};
+use crate::row::{Accepted, Message};
+use crate::{Store, StoreError};
+
+pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>) {
+    let every_byte: Vec<u8> = (0..=u8::MAX).cycle().take(70_000).collect();
+    let bodies = [Vec::new(), b"{\"a\": 1}\r\n\0".to_vec(), every_byte];
+    for (body, compact) in bodies.iter().zip([None, Some(Bytes::new()), Some(Bytes::from_static(&[0, 255, 10]))]) {
+        let base = case.message(&[Draft::to(1)]);
+        let message = Arc::new(Message {
+            event_type: compact.is_some().then(|| "rechnung.bezahlt é 漢\0".to_owned()),
+            correlation_id: "it's \"quoted\"; DROP TABLE message;".to_owned(),
+            body: Bytes::copy_from_slice(body),
+            compact,
+            ..(*base.message).clone()
+        });
+        let accepted = Accepted { message: Arc::clone(&message), ..base };
+        case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
+        let found = case.done("message", case.store.message(message.id).await);
+        case.same("the message", found, Some(message));
+    }
+    let none = case.done("message", case.store.message(MessageId::from_raw(77)).await);
+    case.same("a message nobody sent", none, None);
+}
+
+pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Case<S>) {
+    let expiries = [Expiry::Never, Expiry::At(after(5)), Expiry::NowOrNever(after(6))];
+    let places = [Place::Ready, Place::Delayed, Place::Spilled];
+    let compacts = [Compact::None, Compact::Spare, Compact::InUse];
+    for (index, tier) in Tier::ALL.into_iter().enumerate() {
+        let draft = Draft {
+            tier,
+            place: places[index],
+            due: after(3),
+            expiry: expiries[index],
+            ack_within: (index > 0).then(|| Duration::from_millis(1_500)),
+            compact: compacts[index],
+            ..Draft::to(4)
+        };
+        let delivery = case.accept_one(draft).await;
+        let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("it is not pending"));
+        case.same("its place", row.place, places[index]);
+        case.same("the delivery", row.delivery, delivery.clone());
+        let shown = case.shown(delivery.id, NOW).await;
+        case.same("as a reader sees it", (shown.delivery, shown.place), (delivery, Some(places[index])));
+    }
+    let unknown = case.store.delivery(DeliveryId::from_raw(77), NOW).await;
+    case.same("a delivery nobody made", case.done("delivery", unknown), None);
+}
+
+pub(super) async fn what_is_accepted_arrives_once_in_the_order_of_its_commits<S: Store>(case: &Case<S>) {
+    let mut expected = Vec::new();
+    for _ in 0..3 {
+        let batch = vec![case.message(&[Draft::to(1), Draft::to(2).spilled()]), case.message(&[Draft::to(3)])];
+        for accepted in &batch {
+            let each = accepted.deliveries.iter();
+            expected.extend(each.map(|new| (new.delivery.clone(), new.place, accepted.message.id)));
+        }
+        case.done("accept", case.store.accept(case.session(), batch).await);
+    }
+    let mut found = Vec::new();
+    while found.len() < expected.len() {
+        for arrival in case.store.arrivals().await {
+            case.same("its lane comes along", arrival.new.lane.lane, arrival.new.delivery.lane);
+            found.push((arrival.new.delivery, arrival.new.place, arrival.message.id));
+        }
+    }
+    case.same("what arrived", found, expected);
+    let last = case.accept(&[Draft::to(1)]).await;
+    let next: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
+    case.same("nothing arrives twice", next, last);
+}
+
+pub(super) async fn an_accept_nobody_waits_for_still_arrives<S: Store>(case: &Case<S>) {
+    let accepted = case.message(&[Draft::to(1)]);
+    let id = accepted.deliveries[0].delivery.id;
+    tokio::select! {
+        biased;
+        _ = case.store.accept(case.session(), vec![accepted]) => {}
+        () = std::future::ready(()) => {}
+    }
+    let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
+    case.same("what arrived", arrived, vec![id]);
+    case.check(case.pending(id).await.is_some(), "it is durable when it arrives");
+}
+
+pub(super) async fn a_fenced_accept_leaves_nothing<S: Store>(case: &Case<S>) {
+    let newer = case.reopen().await.session;
+    let batch = vec![case.message(&[Draft::to(1)]), case.message(&[Draft::to(2)])];
+    let refused = case.store.accept(case.session(), batch.clone()).await;
+    case.check(matches!(refused, Err(StoreError::Fenced { .. })), "it is refused");
+    for accepted in &batch {
+        let found = case.done("message", case.store.message(accepted.message.id).await);
+        case.same("no message", found, None);
+        case.check(case.pending(accepted.deliveries[0].delivery.id).await.is_none(), "no delivery");
+    }
+    case.done("accept", case.store.accept(newer, vec![batch[1].clone()]).await);
+    let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
+    case.same("only what was accepted arrives", arrived, vec![batch[1].deliveries[0].delivery.id]);
+}
+
+pub(super) async fn a_message_for_nobody_is_kept_and_arrives_nowhere<S: Store>(case: &Case<S>) {
+    let alone = case.message(&[]);
+    case.done("accept", case.store.accept(case.session(), vec![alone.clone()]).await);
+    let found = case.done("message", case.store.message(alone.message.id).await);
+    case.same("it is kept", found, Some(alone.message));
+    let ids = case.accept(&[Draft::to(1)]).await;
+    let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
+    case.same("what arrived", arrived, ids);
+}

@@ -1,0 +1,145 @@
+//! Cuts: one row ends everything at or below it.
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::Key;
+use posthaste_core::state::State;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
+use crate::Store;
+use crate::row::{EndpointStatus, Query};
+
+/// What a cut of these cases makes of a delivery.
+fn cancelled() -> State {
+    State::Cancelled { at: after(7), cause: Cause::Cancelled }
+}
+
+pub(super) async fn a_lane_s_cut_ends_what_is_at_or_below_it<S: Store>(case: &Case<S>) {
+    let ready = case.accept_one(Draft::to(1)).await.id;
+    let delayed = case.accept_one(Draft::to(1).delayed(after(9))).await.id;
+    let other = case.accept_one(Draft::to(2)).await.id;
+    let spilled = case.accept_one(Draft::to(1).spilled()).await.id;
+    let later = case.accept_one(Draft::to(1)).await.id;
+    let ended = case.cut(Scope::Lane(lane_id(1)), spilled.0, Cause::Cancelled, &[]).await;
+    case.same("how many it ended", ended, 3);
+    for id in [ready, delayed, spilled] {
+        case.same("ended at once", case.state(id).await, cancelled());
+        case.check(case.pending(id).await.is_some(), "its row waits for the sweep");
+    }
+    for id in [other, later] {
+        case.same("not covered", case.state(id).await, State::Queued { due: NOW });
+    }
+}
+
+pub(super) async fn a_message_s_cut_ends_its_deliveries_alone<S: Store>(case: &Case<S>) {
+    let before = case.accept(&[Draft::to(1), Draft::to(2)]).await;
+    let message = case.message(&[Draft::to(1), Draft::to(2), Draft::to(3).spilled()]);
+    let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
+    let scope = Scope::Message(message.message.id);
+    case.done("accept", case.store.accept(case.session(), vec![message]).await);
+    let behind = case.accept(&[Draft::to(1), Draft::to(2)]).await;
+    case.same("how many it ended", case.cut(scope, behind[1].0, Cause::Cancelled, &[]).await, 3);
+    for id in &ids {
+        case.same("ended at once", case.state(*id).await, cancelled());
+    }
+    for id in before.iter().chain(&behind) {
+        case.same("another message's", case.state(*id).await, State::Queued { due: NOW });
+    }
+    case.same("its rows", case.ids(Query::Cut(scope), MANY).await, ids);
+}
+
+pub(super) async fn a_cut_s_rows_come_by_id_until_they_are_swept<S: Store>(case: &Case<S>) {
+    let scope = Scope::Lane(lane_id(1));
+    let mut waiting = Vec::new();
+    for draft in [Draft::to(1).spilled(), Draft::to(1), Draft::to(1).delayed(after(1)), Draft::to(1)] {
+        waiting.push(case.accept_one(draft).await);
+        case.accept_one(Draft::to(2)).await;
+    }
+    case.same("without a cut", case.page(Query::Cut(scope), MANY).await.rows, Vec::new());
+    case.cut(scope, waiting[3].id.0, Cause::Cancelled, &[waiting[3].id]).await;
+    let page = case.page(Query::Cut(scope), 2).await;
+    let first: Vec<_> = page.rows.iter().map(|row| row.delivery.clone()).collect();
+    case.same("the first rows, as they were", (first, page.more), (waiting[..2].to_vec(), true));
+    for delivery in &waiting[..2] {
+        let ended = posthaste_core::delivery::Delivery { state: cancelled(), ..delivery.clone() };
+        case.settle_done(case.settlement(delivery, ended)).await;
+        case.same("swept", case.state(delivery.id).await, cancelled());
+    }
+    let rest = case.ids(Query::Cut(scope), MANY).await;
+    case.same("the rest, spared ones too", rest, vec![waiting[2].id, waiting[3].id]);
+}
+
+pub(super) async fn what_was_in_flight_is_spared_until_the_next_start<S: Store>(case: &Case<S>) {
+    let waiting = case.accept_one(Draft::to(1)).await;
+    let flying = case.accept_one(Draft::to(1)).await;
+    let scope = Scope::Lane(lane_id(1));
+    let ended = case.cut(scope, flying.id.0, Cause::Cancelled, &[flying.id]).await;
+    case.same("how many it ended", ended, 1);
+    case.same("what waited", case.state(waiting.id).await, cancelled());
+    case.same("what is in flight", case.state(flying.id).await, flying.state);
+    let start = case.reopen().await;
+    case.same("after a start", case.state(flying.id).await, cancelled());
+    case.check(start.cuts.iter().all(|cut| cut.spared.is_empty()), "the start names none of them");
+}
+
+pub(super) async fn a_second_cut_reaches_further_and_keeps_the_first_one_s_cause<S: Store>(case: &Case<S>) {
+    let first = case.accept_one(Draft::to(1)).await.id;
+    let second = case.accept_one(Draft::to(1)).await.id;
+    let third = case.accept_one(Draft::to(1)).await.id;
+    let scope = Scope::Lane(lane_id(1));
+    case.cut(scope, first.0, Cause::Cancelled, &[]).await;
+    let ended = case.cut(scope, second.0, Cause::Unsubscribed, &[second]).await;
+    case.same("what it covers by now, without what is in flight", ended, 1);
+    case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
+    case.cut(scope, first.0, Cause::Unsubscribed, &[]).await;
+    case.same("beyond both", case.state(third).await, State::Queued { due: NOW });
+    let start = case.reopen().await;
+    let expected = Cut { scope, upto: second.0, cause: Cause::Cancelled, at: after(7), spared: Vec::new() };
+    case.same("the cut in force", start.cuts, vec![expected]);
+    case.same("covered", case.state(second).await, cancelled());
+}
+
+pub(super) async fn a_forgotten_cut_ends_nothing_any_more<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let scope = Scope::Lane(lane_id(1));
+    case.cut(scope, delivery.id.0, Cause::Cancelled, &[]).await;
+    case.done("uncut", case.store.uncut(case.session(), scope).await);
+    case.same("it waits again", case.state(delivery.id).await, delivery.state);
+    case.done("uncut", case.store.uncut(case.session(), scope).await);
+    case.check(case.page(Query::Cut(scope), MANY).await.rows.is_empty(), "no rows");
+    case.check(case.reopen().await.cuts.is_empty(), "the start knows nothing of it");
+}
+
+pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S>) {
+    for n in [1, 2] {
+        case.put_endpoint(endpoint(n)).await;
+        // Read before as well: nothing kept in memory may hide the change.
+        case.done("endpoint", case.store.endpoint(endpoint(n).id).await);
+        case.done("endpoints", case.store.endpoints(endpoint(n).tenant).await);
+    }
+    let waiting = case.accept_one(Draft::to(1)).await;
+    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    case.cut(Scope::Lane(lane_id(2)), waiting.id.0, Cause::Cancelled, &[]).await;
+    case.cut(Scope::Lane(lane_id(3)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
+    case.same("what waited for it", case.state(waiting.id).await, dead);
+    for (n, status) in [(1, EndpointStatus::Gone), (2, EndpointStatus::Active)] {
+        let found = case.done("endpoint", case.store.endpoint(endpoint(n).id).await);
+        case.same("its status", found.map(|endpoint| endpoint.status), Some(status));
+    }
+    let listed = case.done("endpoints", case.store.endpoints(endpoint(1).tenant).await);
+    let statuses: Vec<_> = listed.iter().map(|endpoint| endpoint.status).collect();
+    case.same("as its tenant sees them", statuses, vec![EndpointStatus::Gone, EndpointStatus::Active]);
+}
+
+pub(super) async fn cuts_are_known_at_the_start<S: Store>(case: &Case<S>) {
+    let message = case.message(&[Draft::to(2)]);
+    let scopes = [Scope::Lane(lane_id(5)), Scope::Message(message.message.id), Scope::Lane(lane_id(4))];
+    for scope in scopes {
+        case.cut(scope, Key::from_raw(99), Cause::Unsubscribed, &[]).await;
+    }
+    let found: Vec<Scope> = case.reopen().await.cuts.iter().map(|cut| cut.scope).collect();
+    let mut expected = scopes.to_vec();
+    expected.sort_unstable();
+    case.same("the cuts", found, expected);
+}

@@ -1,0 +1,275 @@
+//! What the cases are made of: a store with a session, drafts of deliveries, and checks that say
+//! which case failed on which store.
+
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+use crate::row::{
+    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row, Session, Settled, Settlement,
+    Shown, Start,
+};
+use crate::{Store, StoreError};
+
+/// When the cases happen.
+pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+/// More than any case has rows.
+pub(super) const MANY: u32 = 100;
+
+/// One case on one store.
+pub(super) struct Case<S> {
+    name: &'static str,
+    pub(super) store: S,
+    pub(super) start: Start,
+    next: Cell<u64>,
+}
+
+/// A delivery to make.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draft {
+    pub(super) lane: LaneId,
+    pub(super) tier: Tier,
+    pub(super) place: Place,
+    pub(super) due: Timestamp,
+    pub(super) expiry: Expiry,
+    pub(super) ack_within: Option<Duration>,
+    pub(super) compact: Compact,
+}
+
+impl Draft {
+    /// To the `n`th lane, ready now.
+    pub(super) fn to(lane: u64) -> Self {
+        Self {
+            lane: lane_id(lane),
+            tier: Tier::Promotional,
+            place: Place::Ready,
+            due: NOW,
+            expiry: Expiry::Never,
+            ack_within: None,
+            compact: Compact::None,
+        }
+    }
+
+    pub(super) fn spilled(self) -> Self {
+        Self { place: Place::Spilled, ..self }
+    }
+
+    pub(super) fn delayed(self, due: Timestamp) -> Self {
+        Self { place: Place::Delayed, due, ..self }
+    }
+}
+
+/// The `n`th lane of all cases.
+pub(super) fn lane_id(n: u64) -> LaneId {
+    LaneId::from_raw(n)
+}
+
+/// A point in time some milliseconds after [`NOW`].
+pub(super) fn after(ms: i64) -> Timestamp {
+    Timestamp::from_millis(NOW.as_millis() + ms)
+}
+
+/// The endpoint behind the `n`th lane.
+pub(super) fn endpoint(n: u64) -> Endpoint {
+    Endpoint {
+        id: EndpointId::from_raw(n),
+        tenant: TenantId::from_raw(9),
+        at: NOW,
+        url: format!("https://example.com/{n}"),
+        secrets: vec!["whsec_new".to_owned(), "whsec_old".to_owned()],
+        event_types: vec!["invoice.*".to_owned(), "é 漢".to_owned()],
+        policy: "backend".to_owned(),
+        ttl: Some(Duration::from_secs(60)),
+        order: Order::Fifo,
+        on_dead: OnDead::Skip,
+        max_in_flight: 10,
+        status: EndpointStatus::Active,
+    }
+}
+
+/// An attempt of this number.
+pub(super) fn attempt(number: u16, cause: Cause) -> Attempt {
+    Attempt {
+        number,
+        at: after(i64::from(number) * 1_000),
+        took: Duration::from_micros(12_345),
+        cause,
+        status: Some(500 + number),
+    }
+}
+
+impl<S: Store> Case<S> {
+    pub(super) async fn begin(name: &'static str, store: S) -> Self {
+        let start = match store.open().await {
+            Ok(start) => start,
+            Err(error) => panic!("case {name} on {}: open: {error}", std::any::type_name::<S>()),
+        };
+        Self { name, store, start, next: Cell::new(1) }
+    }
+
+    pub(super) fn session(&self) -> Session {
+        self.start.session
+    }
+
+    // --- checks ---
+
+    pub(super) fn fail(&self, what: &str) -> ! {
+        panic!("case {} on {}: {what}", self.name, std::any::type_name::<S>())
+    }
+
+    pub(super) fn check(&self, holds: bool, what: &str) {
+        if !holds {
+            self.fail(what);
+        }
+    }
+
+    pub(super) fn same<T: PartialEq + Debug>(&self, what: &str, found: T, expected: T) {
+        if found != expected {
+            self.fail(&format!("{what}\n   found: {found:#?}\nexpected: {expected:#?}"));
+        }
+    }
+
+    pub(super) fn done<T>(&self, doing: &str, result: Result<T, StoreError>) -> T {
+        result.unwrap_or_else(|error| self.fail(&format!("{doing}: {error}")))
+    }
+
+    // --- what cases do ---
+
+    /// A message with these deliveries, not accepted yet.
+    pub(super) fn message(&self, drafts: &[Draft]) -> Accepted {
+        let id = MessageId(Key::new(self.session().writer, self.next.get()));
+        self.next.set(self.next.get() + 1 + drafts.len() as u64);
+        let message = Message {
+            id,
+            tenant: TenantId::from_raw(9),
+            at: NOW,
+            event_type: None,
+            correlation_id: format!("correlation {id}"),
+            body: Bytes::from_static(b"{}"),
+            compact: None,
+        };
+        let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();
+        Accepted { message: Arc::new(message), deliveries }
+    }
+
+    /// Accepts one message with these deliveries and names them.
+    pub(super) async fn accept(&self, drafts: &[Draft]) -> Vec<DeliveryId> {
+        let accepted = self.message(drafts);
+        let ids = accepted.deliveries.iter().map(|new| new.delivery.id).collect();
+        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        ids
+    }
+
+    /// Accepts one message with one delivery.
+    pub(super) async fn accept_one(&self, draft: Draft) -> Delivery {
+        let accepted = self.message(&[draft]);
+        let delivery = accepted.deliveries[0].delivery.clone();
+        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        delivery
+    }
+
+    /// The settlement that takes a delivery from where it is to `state`, by one more attempt.
+    pub(super) fn attempted(&self, before: &Delivery, state: State, cause: Cause) -> Settlement {
+        let delivery = Delivery { state, attempts: before.attempts + 1, ..before.clone() };
+        let attempt = attempt(delivery.attempts, cause);
+        Settlement { attempt: Some(attempt), ..self.settlement(before, delivery) }
+    }
+
+    /// The settlement that records `next`, without an attempt.
+    pub(super) fn settlement(&self, before: &Delivery, next: Delivery) -> Settlement {
+        let shard = Shard::of(next.lane);
+        Settlement {
+            record: Record {
+                delivery: next,
+                attempts_before: before.attempts,
+                place: Place::Delayed,
+                shard,
+                pauses_lane: false,
+                ends_endpoint: false,
+            },
+            epoch: self.session().epoch,
+            attempt: None,
+        }
+    }
+
+    pub(super) async fn settle(&self, settlement: Settlement) -> Settled {
+        let settled = self.done("settle", self.store.settle(self.session(), vec![settlement]).await);
+        self.same("one answer for one settlement", settled.len(), 1);
+        settled[0]
+    }
+
+    pub(super) async fn settle_done(&self, settlement: Settlement) {
+        self.same("the settlement takes effect", self.settle(settlement).await, Settled::Done);
+    }
+
+    pub(super) async fn cut(&self, scope: Scope, upto: Key, cause: Cause, spared: &[DeliveryId]) -> u64 {
+        let cut = Cut { scope, upto, cause, at: after(7), spared: spared.to_vec() };
+        self.done("cut", self.store.cut(self.session(), cut).await)
+    }
+
+    pub(super) async fn page(&self, query: Query, limit: u32) -> Page {
+        self.done("page", self.store.page(query, limit).await)
+    }
+
+    /// The ids of a page.
+    pub(super) async fn ids(&self, query: Query, limit: u32) -> Vec<DeliveryId> {
+        self.page(query, limit).await.rows.iter().map(|row| row.delivery.id).collect()
+    }
+
+    pub(super) async fn pending(&self, id: DeliveryId) -> Option<Row> {
+        self.page(Query::One(id), 1).await.rows.pop()
+    }
+
+    pub(super) async fn shown(&self, id: DeliveryId, now: Timestamp) -> Shown {
+        let shown = self.done("delivery", self.store.delivery(id, now).await);
+        shown.unwrap_or_else(|| self.fail(&format!("delivery {id} is not known")))
+    }
+
+    pub(super) async fn state(&self, id: DeliveryId) -> State {
+        self.shown(id, NOW).await.delivery.state
+    }
+
+    pub(super) async fn put_endpoint(&self, endpoint: Endpoint) {
+        self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint).await);
+    }
+
+    /// Begins the next session.
+    pub(super) async fn reopen(&self) -> Start {
+        self.done("open", self.store.open().await)
+    }
+}
+
+impl Draft {
+    fn delivery(&self, message: MessageId, n: u64) -> NewDelivery {
+        let delivery = Delivery {
+            id: DeliveryId(message.0.plus(n)),
+            message,
+            lane: self.lane,
+            tier: self.tier,
+            state: State::Queued { due: self.due },
+            attempts: 0,
+            born: NOW,
+            expiry: self.expiry,
+            previous_wait: None,
+            limited_in_a_row: 0,
+            last_cause: None,
+            ack_within: self.ack_within,
+            receipt_kept: false,
+            compact: self.compact,
+        };
+        let settings = LaneSettings { lane: self.lane, ..endpoint(self.lane.raw()).lane_settings() };
+        NewDelivery { delivery, place: self.place, lane: Arc::new(settings) }
+    }
+}

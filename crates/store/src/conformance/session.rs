@@ -1,0 +1,64 @@
+//! Sessions: who may write.
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::WriterId;
+use posthaste_core::queue::Place;
+use posthaste_core::state::State;
+
+use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
+use crate::row::{Pause, PauseScope, Query};
+use crate::{Store, StoreError};
+
+pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
+    let start = &case.start;
+    case.check(start.cuts.is_empty() && start.pauses.is_empty() && start.spilled.is_empty(), "it starts empty");
+    let before = WriterId::new(100).expect("a small number");
+    case.same("no rows", case.page(Query::Left { after: None, before }, MANY).await.rows, Vec::new());
+}
+
+pub(super) async fn every_session_has_numbers_of_its_own<S: Store>(case: &Case<S>) {
+    let mut last = case.session();
+    for _ in 0..3 {
+        let next = case.reopen().await.session;
+        case.check(next.id > last.id, "a later session has a higher number");
+        case.check(next.epoch > last.epoch, "a later session has a higher epoch");
+        case.check(next.writer > last.writer, "a later session mints higher keys");
+        last = next;
+    }
+}
+
+pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    case.put_endpoint(endpoint(1)).await;
+    let older = case.session();
+    let newer = case.reopen().await.session;
+    let store = &case.store;
+    let fenced = |verb: &str, result: Result<(), StoreError>| match result {
+        Err(StoreError::Fenced { session }) => case.same("the session it names", session, older.id),
+        Err(error) => case.fail(&format!("{verb} fails otherwise: {error}")),
+        Ok(()) => case.fail(&format!("{verb} is not fenced")),
+    };
+
+    let ended = case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok);
+    fenced("settle", store.settle(older, vec![ended]).await.map(|_| ()));
+    fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await);
+    fenced("spill", store.spill(older, vec![delivery.id]).await);
+    let scope = Scope::Lane(lane_id(1));
+    let cut = Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new() };
+    fenced("cut", store.cut(older, cut).await.map(|_| ()));
+    fenced("uncut", store.uncut(older, scope).await);
+    fenced("pause", store.pause(older, Pause { scope: PauseScope::All, until: None }).await);
+    fenced("resume", store.resume(older, PauseScope::All).await);
+    fenced("put_endpoint", store.put_endpoint(older, endpoint(2)).await);
+
+    let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
+    case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), Place::Ready));
+    let shown = case.shown(delivery.id, NOW).await;
+    case.check(shown.attempts.is_empty(), "a fenced session leaves no attempt");
+    case.same("it shows as it was", shown.delivery.state, delivery.state);
+    case.same("no endpoint was made", case.done("endpoint", store.endpoint(endpoint(2).id).await), None);
+    let start = case.reopen().await;
+    case.check(start.pauses.is_empty() && start.cuts.is_empty(), "neither pause nor cut");
+    case.check(start.session.id > newer.id, "the newer session was in force");
+}

@@ -1,0 +1,216 @@
+//! Settling: what became of a delivery, if the caller still owns it; its attempt in any case.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::{Compact, Delivery};
+use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::queue::{Order, Place};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, attempt, lane_id};
+use crate::Store;
+use crate::row::{Query, Settled, Settlement};
+
+pub(super) async fn every_end_comes_back_with_the_attempt_that_led_to_it<S: Store>(case: &Case<S>) {
+    let ends = [
+        (State::Delivered { at: after(1) }, Cause::Ok),
+        (State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound),
+        (State::Expired { at: after(3) }, Cause::Unavailable),
+        (State::Cancelled { at: after(4), cause: Cause::Cancelled }, Cause::ConnectRefused),
+    ];
+    for (end, cause) in ends {
+        let delivery = case.accept_one(Draft::to(1)).await;
+        let settlement = case.attempted(&delivery, end, cause);
+        case.settle_done(settlement.clone()).await;
+        case.check(case.pending(delivery.id).await.is_none(), "what has ended is not pending");
+        let shown = case.shown(delivery.id, NOW).await;
+        case.same("the delivery", shown.delivery, settlement.record.delivery);
+        case.same("it has no row to be found", shown.place, None);
+        case.same("its attempt", shown.attempts, vec![attempt(1, cause)]);
+    }
+}
+
+pub(super) async fn an_end_without_an_attempt_is_kept_as_one<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let ended = Delivery { state: State::Cancelled { at: NOW, cause: Cause::Cancelled }, ..delivery.clone() };
+    case.settle_done(case.settlement(&delivery, ended.clone())).await;
+    let shown = case.shown(delivery.id, NOW).await;
+    case.same("the delivery", shown.delivery, ended);
+    case.check(shown.attempts.is_empty(), "it was never tried");
+}
+
+pub(super) async fn a_retry_waits_with_all_it_needs<S: Store>(case: &Case<S>) {
+    let draft = Draft { compact: Compact::Spare, tier: Tier::Engagement, ..Draft::to(1) };
+    let delivery = case.accept_one(draft).await;
+    let mut settlement =
+        case.attempted(&delivery, State::Retry { due: after(9_000), cause: Cause::DnsNotFound }, Cause::DnsNotFound);
+    let next = &mut settlement.record.delivery;
+    next.previous_wait = Some(Duration::from_micros(8_765_432));
+    next.limited_in_a_row = 3;
+    next.last_cause = Some(Cause::TlsCertificate);
+    next.compact = Compact::InUse;
+    case.settle_done(settlement.clone()).await;
+    let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("a retry stays pending"));
+    case.same("the delivery", row.delivery, settlement.record.delivery);
+    case.same("its attempt", case.shown(delivery.id, NOW).await.attempts, vec![attempt(1, Cause::DnsNotFound)]);
+}
+
+pub(super) async fn a_delivery_waits_for_its_receipt<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft { ack_within: Some(Duration::from_secs(5)), ..Draft::to(1) }).await;
+    let sent = case.attempted(&delivery, State::AwaitingAck { until: after(5_000) }, Cause::Ok);
+    let sent_delivery = sent.record.delivery.clone();
+    case.settle_done(sent).await;
+    case.same("where it is", case.state(delivery.id).await, State::AwaitingAck { until: after(5_000) });
+    let late = case.ids(Query::Delayed { after: None, until: after(5_000) }, MANY).await;
+    case.same("its deadline is a due time", late, vec![delivery.id]);
+    let received = Delivery { state: State::Delivered { at: after(2) }, ..sent_delivery.clone() };
+    case.settle_done(case.settlement(&sent_delivery, received.clone())).await;
+    let shown = case.shown(delivery.id, NOW).await;
+    case.same("the end", shown.delivery, received);
+    case.same("the attempt that was sent", shown.attempts, vec![attempt(1, Cause::Ok)]);
+}
+
+pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(case: &Case<S>) {
+    let mut delivery = case.accept_one(Draft::to(1)).await;
+    let other = case.accept_one(Draft::to(1)).await;
+    for number in 1..=11 {
+        let retry = State::Retry { due: after(i64::from(number)), cause: Cause::Unavailable };
+        let settlement = case.attempted(&delivery, retry, Cause::Unavailable);
+        delivery = settlement.record.delivery.clone();
+        case.settle_done(settlement).await;
+    }
+    case.settle_done(case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
+    let mut expected: Vec<_> = (1..=11).map(|number| attempt(number, Cause::Unavailable)).collect();
+    expected.push(attempt(12, Cause::Ok));
+    case.same("every attempt", case.shown(delivery.id, NOW).await.attempts, expected);
+    case.check(case.shown(other.id, NOW).await.attempts.is_empty(), "another delivery has none of them");
+}
+
+pub(super) async fn a_settle_that_counts_other_attempts_is_stale<S: Store>(case: &Case<S>) {
+    let first = case.accept_one(Draft::to(1)).await;
+    let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
+    case.settle_done(retry.clone()).await;
+    let ends = [State::Delivered { at: NOW }, State::Retry { due: after(77), cause: Cause::BadGateway }];
+    for (end, cause) in ends.into_iter().zip([Cause::Ok, Cause::BadGateway]) {
+        let stale = case.settle(case.attempted(&first, end, cause)).await;
+        case.same("the answer", stale, Settled::Stale);
+    }
+    let shown = case.shown(first.id, NOW).await;
+    case.same("nothing changed", shown.delivery, retry.record.delivery);
+    let expected = vec![attempt(1, Cause::Unknown), attempt(1, Cause::Ok), attempt(1, Cause::BadGateway)];
+    case.same("the attempts are history all the same", shown.attempts, expected);
+}
+
+pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let causes = [Cause::Ok, Cause::Unknown];
+    for (epoch, cause) in [case.session().epoch - 1, case.session().epoch + 1].into_iter().zip(causes) {
+        let ended = case.attempted(&delivery, State::Delivered { at: NOW }, cause);
+        case.same("the answer", case.settle(Settlement { epoch, ..ended }).await, Settled::Stale);
+    }
+    let shown = case.shown(delivery.id, NOW).await;
+    case.same("nothing changed", shown.delivery, delivery);
+    case.same("the attempts are history all the same", shown.attempts, causes.map(|cause| attempt(1, cause)).to_vec());
+}
+
+pub(super) async fn a_settle_made_again_is_no_other_attempt<S: Store>(case: &Case<S>) {
+    let first = case.accept_one(Draft::to(1)).await;
+    let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
+    let ended = case.attempted(&retry.record.delivery, State::Delivered { at: NOW }, Cause::Ok);
+    let early = Settlement { epoch: ended.epoch - 1, ..ended.clone() };
+    case.settle_done(retry.clone()).await;
+    case.same("made again", case.settle(retry).await, Settled::Stale);
+    case.same("of another epoch", case.settle(early).await, Settled::Stale);
+    case.settle_done(ended.clone()).await;
+    case.same("made again", case.settle(ended).await, Settled::Stale);
+    let attempts = case.shown(first.id, NOW).await.attempts;
+    case.same("the attempts", attempts, vec![attempt(1, Cause::Unknown), attempt(2, Cause::Ok)]);
+}
+
+pub(super) async fn what_has_ended_stays_as_it_ended<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&delivery, State::Delivered { at: after(1) }, Cause::Ok)).await;
+    let again = case.attempted(&delivery, State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound);
+    case.same("a second end", case.settle(again).await, Settled::Stale);
+    let retry = case.attempted(&delivery, State::Retry { due: after(3), cause: Cause::Unknown }, Cause::Unknown);
+    case.same("a retry after the end", case.settle(retry).await, Settled::Stale);
+    let shown = case.shown(delivery.id, NOW).await;
+    case.same("the end", shown.delivery.state, State::Delivered { at: after(1) });
+    let expected = vec![attempt(1, Cause::Ok), attempt(1, Cause::NotFound), attempt(1, Cause::Unknown)];
+    case.same("late attempts come after the one that ended it", shown.attempts, expected);
+}
+
+pub(super) async fn an_unknown_delivery_is_stale<S: Store>(case: &Case<S>) {
+    let never = case.message(&[Draft::to(1)]).deliveries.remove(0).delivery;
+    let settled = case.settle(case.attempted(&never, State::Delivered { at: NOW }, Cause::Ok)).await;
+    case.same("the answer", settled, Settled::Stale);
+    case.same("it is still unknown", case.done("delivery", case.store.delivery(never.id, NOW).await), None);
+}
+
+pub(super) async fn every_settlement_stands_for_itself<S: Store>(case: &Case<S>) {
+    let mut batch = Vec::new();
+    for _ in 0..3 {
+        let delivery = case.accept_one(Draft::to(1)).await;
+        batch.push(case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok));
+    }
+    batch[1].record.attempts_before = 5;
+    let ids: Vec<DeliveryId> = batch.iter().map(|settlement| settlement.record.delivery.id).collect();
+    let settled = case.done("settle", case.store.settle(case.session(), batch).await);
+    case.same("the answers, in order", settled, vec![Settled::Done, Settled::Stale, Settled::Done]);
+    for (id, pending) in ids.iter().zip([false, true, false]) {
+        case.same("what is still pending", case.pending(*id).await.is_some(), pending);
+    }
+    let none = case.done("settle", case.store.settle(case.session(), Vec::new()).await);
+    case.same("nothing to settle", none, Vec::new());
+}
+
+pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &Case<S>) {
+    let mut delivery = case.accept_one(Draft::to(1)).await;
+    for place in [Place::Delayed, Place::Spilled, Place::Delayed, Place::Ready, Place::Spilled] {
+        let due = after(i64::from(delivery.attempts) * 10);
+        let mut settlement = case.attempted(&delivery, State::Retry { due, cause: Cause::Unknown }, Cause::Unknown);
+        settlement.record.place = place;
+        delivery = settlement.record.delivery.clone();
+        case.settle_done(settlement).await;
+        found_only_in(case, delivery.id, place, due).await;
+    }
+}
+
+pub(super) async fn spilled_rows_move_behind_their_window<S: Store>(case: &Case<S>) {
+    let ready = case.accept_one(Draft::to(1)).await;
+    let delayed = case.accept_one(Draft::to(1).delayed(after(5))).await;
+    let ended = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&ended, State::Delivered { at: NOW }, Cause::Ok)).await;
+    let unknown = DeliveryId::from_raw(77);
+    let spilled = vec![ready.id, unknown, delayed.id, ended.id, ready.id];
+    case.done("spill", case.store.spill(case.session(), spilled).await);
+    let queue = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo };
+    case.same("the queue", case.ids(queue, MANY).await, vec![ready.id, delayed.id]);
+    let late = case.page(Query::Delayed { after: None, until: after(9) }, MANY).await;
+    case.check(late.rows.is_empty(), "a spilled row is not delayed any more");
+    let row = case.pending(delayed.id).await.unwrap_or_else(|| case.fail("a spilled row is gone"));
+    case.same("nothing else changed", row.delivery, delayed);
+    case.same("what has ended is not brought back", case.pending(ended.id).await, None);
+}
+
+/// The row is where its place says, and nowhere else.
+async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, due: Timestamp) {
+    let next = case.session().writer.number() + 1;
+    let before = posthaste_core::id::WriterId::new(next).expect("a small number");
+    let lane: LaneId = lane_id(1);
+    let places = [
+        (Place::Ready, Query::Left { after: None, before }),
+        (Place::Delayed, Query::Delayed { after: None, until: after(1_000) }),
+        (Place::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo }),
+    ];
+    for (looked, query) in places {
+        let found = case.page(query, MANY).await.rows;
+        let expected = if looked == place { vec![id] } else { Vec::new() };
+        let ids: Vec<DeliveryId> = found.iter().map(|row| row.delivery.id).collect();
+        case.same(&format!("rows found as {looked:?} of one that is {place:?}"), ids, expected);
+        case.check(found.iter().all(|row| row.delivery.state.due() == Some(due)), "with its due time");
+    }
+}

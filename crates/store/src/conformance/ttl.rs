@@ -1,0 +1,51 @@
+//! A time to live that is over shows at once, whenever its row is settled.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Expiry;
+use posthaste_core::state::State;
+
+use super::fixture::{Case, Draft, MANY, after};
+use crate::Store;
+use crate::row::Query;
+
+pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(case: &Case<S>) {
+    for expiry in [Expiry::At(after(50)), Expiry::NowOrNever(after(50))] {
+        let delivery = case.accept_one(Draft { expiry, ..Draft::to(1) }).await;
+        case.same("before", case.shown(delivery.id, after(49)).await.delivery, delivery.clone());
+        for now in [50, 51] {
+            let shown = case.shown(delivery.id, after(now)).await;
+            case.same("after", shown.delivery.state, State::Expired { at: after(50) });
+        }
+        let row = case.pending(delivery.id).await;
+        case.same("its row waits for the scan", row.map(|row| row.delivery.state), Some(delivery.state));
+        case.settle_done(case.attempted(&delivery, State::Delivered { at: after(40) }, Cause::Ok)).await;
+        let shown = case.shown(delivery.id, after(60)).await.delivery.state;
+        case.same("what has ended does not expire", shown, State::Delivered { at: after(40) });
+    }
+}
+
+pub(super) async fn what_was_sent_does_not_expire<S: Store>(case: &Case<S>) {
+    let draft = Draft { expiry: Expiry::At(after(50)), ack_within: Some(Duration::from_secs(1)), ..Draft::to(1) };
+    let delivery = case.accept_one(draft).await;
+    let awaits = State::AwaitingAck { until: after(1_040) };
+    case.settle_done(case.attempted(&delivery, awaits, Cause::Ok)).await;
+    case.same("it awaits its receipt", case.shown(delivery.id, after(60)).await.delivery.state, awaits);
+    case.same("no scan finds it", case.ids(Query::Over { now: after(60) }, MANY).await, Vec::new());
+}
+
+pub(super) async fn rows_past_their_ttl_are_found<S: Store>(case: &Case<S>) {
+    let mut over = Vec::new();
+    for (draft, ms) in [(Draft::to(1), 10), (Draft::to(2).spilled(), 8), (Draft::to(1).delayed(after(99)), 10)] {
+        over.push(case.accept_one(Draft { expiry: Expiry::At(after(ms)), ..draft }).await.id);
+        case.accept_one(draft).await;
+        case.accept_one(Draft { expiry: Expiry::At(after(11)), ..draft }).await;
+    }
+    over.push(case.accept_one(Draft { expiry: Expiry::NowOrNever(after(10)), ..Draft::to(1) }).await.id);
+    let query = Query::Over { now: after(10) };
+    case.same("by id", case.ids(query, MANY).await, over.clone());
+    let page = case.page(query, 3).await;
+    case.same("as many as asked for", (page.rows.len(), page.more), (3, true));
+    case.same("none before", case.ids(Query::Over { now: after(7) }, MANY).await, Vec::new());
+}

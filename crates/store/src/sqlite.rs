@@ -1,0 +1,213 @@
+//! The promise in one SQLite file: the default store.
+//!
+//! One thread writes ([`writer`]: group commit, [`accept`], [`settle`]), a few read ([`reader`],
+//! [`page`], [`show`]); nothing touches the file on a runtime thread. The tables are in
+//! `sqlite/migrations/`, how fields stand in them in [`column`].
+//!
+//! Invariants: an answer is given after its commit is on the disk; a read that begins after an
+//! answer sees what was answered; the folder belongs to one process at a time.
+
+mod accept;
+mod arrivals;
+mod column;
+mod cut;
+mod endpoint;
+mod folder;
+mod page;
+mod pause;
+mod reader;
+mod schema;
+mod settle;
+mod show;
+mod thread;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::queue::LaneSettings;
+use posthaste_core::time::Timestamp;
+
+use crate::row::{
+    Accepted, Arrival, Endpoint, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start,
+};
+use crate::{Store, StoreError};
+use arrivals::Arrivals;
+use endpoint::Kept;
+use folder::Folder;
+use reader::{READERS, Readers};
+use writer::{Change, Request, Writer};
+
+/// A store in a data folder.
+///
+/// Dropping it finishes what is queued and waits for its threads; [`Sqlite::close`] does the same
+/// without holding up the runtime.
+#[derive(Debug)]
+pub struct Sqlite {
+    // In this order: the writer's connection closes last and tidies the file up.
+    readers: Readers,
+    writer: Writer,
+    shared: Arc<Shared>,
+    id_key: [u8; 16],
+    folder: Mutex<Option<Folder>>,
+}
+
+/// What the writer shares with its callers.
+#[derive(Debug)]
+struct Shared {
+    arrivals: Arrivals,
+    kept: Kept,
+    stopped: OnceLock<String>,
+}
+
+impl Shared {
+    fn stop(&self, reason: String) {
+        _ = self.stopped.set(reason);
+    }
+}
+
+impl Sqlite {
+    /// Opens the store in a folder, which is made if it is missing. Blocks while an older file is
+    /// brought up to date.
+    pub fn open_folder(path: &Path) -> Result<Self, StoreError> {
+        let folder = Folder::take(path)?;
+        let conn = schema::open_writer(&folder)?;
+        let id_key = conn
+            .query_row("SELECT value FROM meta WHERE key = 'id_key'", [], |row| row.get(0))
+            .map_err(failed("read the id key"))?;
+        let connections = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
+        let shared = Arc::new(Shared { arrivals: Arrivals::new(), kept: Kept::default(), stopped: OnceLock::new() });
+        Ok(Self {
+            readers: Readers::start(connections)?,
+            writer: Writer::start(conn, Arc::clone(&shared))?,
+            shared,
+            id_key,
+            folder: Mutex::new(Some(folder)),
+        })
+    }
+
+    /// What public ids are made with: random, made once for the life of the store.
+    pub fn id_key(&self) -> [u8; 16] {
+        self.id_key
+    }
+
+    /// Why nothing is written any more, if a commit has failed.
+    pub fn stopped(&self) -> Option<&str> {
+        self.shared.stopped.get().map(String::as_str)
+    }
+
+    /// Finishes what is queued, closes the file and leaves the folder. Every later call is
+    /// answered with [`StoreError::Stopped`].
+    pub async fn close(&self) {
+        self.readers.stop().await;
+        self.writer.stop().await;
+        drop(self.folder.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
+        self.writer.ask(|reply| Request::Change { session, change, reply }).await
+    }
+}
+
+/// Says what was being done when the database refused.
+fn failed(doing: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
+    move |source| StoreError::Database { doing, source }
+}
+
+impl Store for Sqlite {
+    async fn open(&self) -> Result<Start, StoreError> {
+        self.writer.ask(|reply| Request::Open { start: None, reply }).await
+    }
+
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<(), StoreError> {
+        let room = arrivals::room(&messages);
+        let permit = self.shared.arrivals.make_room(room).await?;
+        self.writer
+            .ask(|reply| {
+                // From here on the writer answers for the room, whether or not we still wait.
+                permit.forget();
+                Request::Accept { session, messages, room, reply }
+            })
+            .await
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        self.shared.arrivals.fetch().await
+    }
+
+    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        let settled = Vec::with_capacity(settlements.len());
+        self.writer.ask(|reply| Request::Settle { session, settlements, settled, reply }).await
+    }
+
+    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
+        self.change(session, Change::Spill(deliveries)).await
+    }
+
+    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
+        self.readers.read(move |conn| page::read(conn, query, limit)).await
+    }
+
+    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        let (mut found, missing) = self.shared.kept.lanes(&lanes);
+        if !missing.is_empty() {
+            let read_at = self.shared.kept.changes();
+            let read = self.readers.read(move |conn| endpoint::read(conn, &missing)).await?;
+            let entries = self.shared.kept.keep(read_at, read);
+            found.extend(entries.into_iter().map(|entry| (entry.lane.lane, entry.lane)));
+        }
+        Ok(lanes.iter().filter_map(|lane| found.get(lane).cloned()).collect())
+    }
+
+    async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+        self.readers.read(move |conn| show::message(conn, id)).await
+    }
+
+    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+        let (scope, spared) = (cut.scope, cut.spared.len() as u64);
+        self.change(session, Change::Cut(cut)).await?;
+        // Counted by a reader: a lane's cut looks at every pending row, and the writer has no time.
+        let covered = self.readers.read(move |conn| page::count_covered(conn, scope)).await?;
+        Ok(covered.saturating_sub(spared))
+    }
+
+    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
+        self.change(session, Change::Uncut(scope)).await
+    }
+
+    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        self.change(session, Change::Pause(pause)).await
+    }
+
+    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+        self.change(session, Change::Resume(scope)).await
+    }
+
+    async fn put_endpoint(&self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {
+        self.change(session, Change::PutEndpoint(Box::new(endpoint))).await
+    }
+
+    async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        if let Some(entry) = self.shared.kept.get(id) {
+            return Ok(Some(entry.endpoint));
+        }
+        let read_at = self.shared.kept.changes();
+        let read = self.readers.read(move |conn| endpoint::read(conn, &[id])).await?;
+        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+    }
+
+    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        if let Some(list) = self.shared.kept.of_tenant(tenant) {
+            return Ok(list);
+        }
+        let read_at = self.shared.kept.changes();
+        let read = self.readers.read(move |conn| endpoint::read_tenant(conn, tenant)).await?;
+        Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
+    }
+
+    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+        self.readers.read(move |conn| show::read(conn, id, now)).await
+    }
+}

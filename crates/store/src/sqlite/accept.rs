@@ -1,0 +1,50 @@
+//! Messages and their deliveries become rows: one each, appended at the end of their table.
+
+use rusqlite::{Connection, Statement};
+
+use super::column::{bind_delivery, delivery_columns, key, place_number, DELIVERY_COLUMNS};
+use crate::row::Accepted;
+
+/// The statements of an accept.
+pub(super) struct Accept<'c> {
+    message: Statement<'c>,
+    delivery: Statement<'c>,
+}
+
+impl<'c> Accept<'c> {
+    pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            message: conn.prepare(
+                "INSERT INTO message (id, tenant, at_ms, event_type, correlation_id, compact, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?,
+            delivery: conn.prepare(concat!(
+                "INSERT INTO delivery (",
+                delivery_columns!("due_ms"),
+                ", place) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+            ))?,
+        })
+    }
+
+    pub(super) fn run(&mut self, messages: &[Accepted]) -> rusqlite::Result<()> {
+        for accepted in messages {
+            let message = &accepted.message;
+            let sql = &mut self.message;
+            sql.raw_bind_parameter(1, key(message.id.0))?;
+            sql.raw_bind_parameter(2, key(message.tenant.0))?;
+            sql.raw_bind_parameter(3, message.at.as_millis())?;
+            sql.raw_bind_parameter(4, message.event_type.as_deref())?;
+            sql.raw_bind_parameter(5, message.correlation_id.as_str())?;
+            sql.raw_bind_parameter(6, message.compact.as_deref())?;
+            sql.raw_bind_parameter(7, &*message.body)?;
+            sql.raw_execute()?;
+            for new in &accepted.deliveries {
+                let sql = &mut self.delivery;
+                bind_delivery(sql, &new.delivery)?;
+                sql.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(new.place))?;
+                sql.raw_execute()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Pending rows, read the way [`Query`] asks for them.
+//!
+//! Each query walks the key or a partial index in its own order and stops at the limit. Two do
+//! not: what a lane's cut covers and what is over its TTL are found by looking at every row,
+//! since an index for them would cost more on every delivery than such a look now and then.
+
+use posthaste_core::cut::Scope;
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
+use posthaste_core::queue::Order;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, Params};
+
+use super::column::{delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number, DELIVERY_COLUMNS};
+use super::{cut, failed};
+use crate::StoreError;
+use crate::row::{Page, Query, Row};
+
+macro_rules! select {
+    ($($rest:literal)*) => {
+        concat!("SELECT ", delivery_columns!("due_ms"), ", place FROM delivery WHERE ", $($rest),*)
+    };
+}
+
+const LEFT: &str = select!("place = 0 AND id > ?1 AND id < ?2 ORDER BY id LIMIT ?3");
+const DELAYED: &str = select!("place = 1 AND due_ms > ?1 AND due_ms <= ?2 ORDER BY due_ms, id LIMIT ?3");
+const DELAYED_TWINS: &str = select!("place = 1 AND due_ms = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
+const NEXT_DUE: &str = "SELECT min(due_ms) FROM delivery WHERE place = 1 AND due_ms > ?1";
+const OLDEST_SPILLED: &str = select!("place = 2 AND lane = ?1 AND tier = ?2 ORDER BY id LIMIT ?3");
+const NEWEST_SPILLED: &str = select!("place = 2 AND lane = ?1 AND tier = ?2 ORDER BY id DESC LIMIT ?3");
+const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
+                          ORDER BY lane, tier LIMIT 1";
+// A message's deliveries have the ids that follow its own, up to the next message's.
+const CUT_MESSAGE: &str = select!(
+    "id > ?1 AND id <= ?2 AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807)
+     AND back = id - ?1 ORDER BY id LIMIT ?3"
+);
+const CUT_LANE: &str = select!("lane = ?1 AND id <= ?2 ORDER BY id LIMIT ?3");
+const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= ?2
+     AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1";
+const COUNT_LANE: &str = "SELECT count(*) FROM delivery WHERE lane = ?1 AND id <= ?2";
+const OVER: &str = select!("expires_ms <= ?1 AND state <> 2 ORDER BY id LIMIT ?2");
+const ONE: &str = select!("id = ?1");
+
+/// Reads a page.
+pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, StoreError> {
+    let mut next_due = None;
+    let rows = match query {
+        Query::Left { after, before } => left(conn, after, before, limit)?,
+        Query::Delayed { after, until } => {
+            next_due = due_after(conn, until)?;
+            delayed(conn, after, until, limit)?
+        }
+        Query::Spilled { lane, tier, order } => spilled(conn, lane, tier, order, limit)?,
+        Query::Cut(scope) => match cut::reach(conn, scope)? {
+            Some(upto) => covered(conn, scope, upto, limit)?,
+            None => Vec::new(),
+        },
+        Query::Over { now } => rows(conn, OVER, (now.as_millis(), limit))?,
+        Query::One(id) => rows(conn, ONE, [key(id.0)])?,
+    };
+    Ok(Page { more: rows.len() == limit as usize, rows, next_due })
+}
+
+/// Queues with spilled rows, one step in the index for each.
+pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, StoreError> {
+    let doing = failed("read the spilled queues");
+    let mut sql = conn.prepare_cached(NEXT_QUEUE).map_err(&doing)?;
+    let mut queues = Vec::new();
+    let mut last = (-1_i64, -1_i64);
+    loop {
+        let mut rows = sql.query(last).map_err(&doing)?;
+        let Some(row) = rows.next().map_err(&doing)? else { return Ok(queues) };
+        last = (get(row, 0)?, get(row, 1)?);
+        queues.push((LaneId(stored_key(last.0)?), stored_tier(last.1)?));
+    }
+}
+
+/// How many pending deliveries a cut covers.
+pub(super) fn count_covered(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
+    let Some(upto) = cut::reach(conn, scope)? else { return Ok(0) };
+    let (sql, of) = match scope {
+        Scope::Message(MessageId(message)) => (COUNT_MESSAGE, message),
+        Scope::Lane(LaneId(lane)) => (COUNT_LANE, lane),
+    };
+    let count: i64 = conn
+        .prepare_cached(sql)
+        .and_then(|mut sql| sql.query_row((key(of), upto), |row| row.get(0)))
+        .map_err(failed("count what a cut covers"))?;
+    Ok(count.unsigned_abs())
+}
+
+fn left(
+    conn: &Connection,
+    after: Option<DeliveryId>,
+    before: WriterId,
+    limit: u32,
+) -> Result<Vec<Row>, StoreError> {
+    let after = after.map_or(-1, |id| key(id.0));
+    rows(conn, LEFT, (after, key(Key::new(before, 0)), limit))
+}
+
+fn delayed(
+    conn: &Connection,
+    after: Option<(Timestamp, DeliveryId)>,
+    until: Timestamp,
+    limit: u32,
+) -> Result<Vec<Row>, StoreError> {
+    let Some((due, id)) = after else {
+        return rows(conn, DELAYED, (i64::MIN, until.as_millis(), limit));
+    };
+    // The rest of that very millisecond first: one range over both columns would read every row
+    // of it again, and a campaign's rows are all due at once.
+    let twins = if due <= until { limit } else { 0 };
+    let mut page = rows(conn, DELAYED_TWINS, (due.as_millis(), key(id.0), twins))?;
+    let rest = u32::try_from(page.len()).map_or(0, |read| limit.saturating_sub(read));
+    if rest > 0 {
+        page.extend(rows(conn, DELAYED, (due.as_millis(), until.as_millis(), rest))?);
+    }
+    Ok(page)
+}
+
+fn due_after(conn: &Connection, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let due: Option<i64> = conn
+        .prepare_cached(NEXT_DUE)
+        .and_then(|mut sql| sql.query_row([until.as_millis()], |row| row.get(0)))
+        .map_err(failed("read what is due next"))?;
+    Ok(due.map(Timestamp::from_millis))
+}
+
+fn spilled(conn: &Connection, lane: LaneId, tier: Tier, order: Order, limit: u32) -> Result<Vec<Row>, StoreError> {
+    let queue = |sql, tier| rows(conn, sql, (key(lane.0), tier_number(tier), limit));
+    match order {
+        Order::Fifo => queue(OLDEST_SPILLED, tier),
+        Order::NewestFirst => queue(NEWEST_SPILLED, tier),
+        Order::Strict => {
+            let mut page = Vec::new();
+            for tier in Tier::ALL {
+                page.extend(queue(OLDEST_SPILLED, tier)?);
+            }
+            page.sort_unstable_by_key(|row| row.delivery.id);
+            page.truncate(limit as usize);
+            Ok(page)
+        }
+    }
+}
+
+fn covered(conn: &Connection, scope: Scope, upto: i64, limit: u32) -> Result<Vec<Row>, StoreError> {
+    match scope {
+        Scope::Message(message) => rows(conn, CUT_MESSAGE, (key(message.0), upto, limit)),
+        Scope::Lane(lane) => rows(conn, CUT_LANE, (key(lane.0), upto, limit)),
+    }
+}
+
+fn rows(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<Row>, StoreError> {
+    let doing = failed("read pending deliveries");
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let mut found = sql.query(params).map_err(&doing)?;
+    let mut rows = Vec::new();
+    while let Some(row) = found.next().map_err(&doing)? {
+        rows.push(Row { delivery: delivery(row)?, place: stored_place(get(row, DELIVERY_COLUMNS)?)? });
+    }
+    Ok(rows)
+}
+
+/// One pending row.
+pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<Row>, StoreError> {
+    Ok(rows(conn, ONE, [key(id.0)])?.pop())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How SQLite would run it, in its own words.
+    fn plan(sql: &str) -> String {
+        let conn = Connection::open_in_memory().expect("memory is there");
+        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
+        let steps = explain.query_map([], |row| row.get::<_, String>(3)).expect("unbound parameters are null");
+        steps.collect::<Result<Vec<_>, _>>().expect("steps are text").join("; ")
+    }
+
+    #[test]
+    fn every_query_but_the_two_that_say_so_walks_an_index_in_its_own_order() {
+        let by_key = "SEARCH delivery USING INTEGER PRIMARY KEY";
+        let late = "SEARCH delivery USING INDEX delivery_late";
+        let spill = "SEARCH delivery USING INDEX delivery_spill";
+        for (sql, expected) in [
+            (LEFT, format!("{by_key} (rowid>? AND rowid<?)")),
+            (DELAYED, format!("{late} (due_ms>? AND due_ms<?)")),
+            (DELAYED_TWINS, format!("{late} (due_ms=? AND rowid>?)")),
+            (NEXT_DUE, "SEARCH delivery USING COVERING INDEX delivery_late (due_ms>?)".to_owned()),
+            (OLDEST_SPILLED, format!("{spill} (lane=? AND tier=?)")),
+            (NEWEST_SPILLED, format!("{spill} (lane=? AND tier=?)")),
+            (NEXT_QUEUE, "SEARCH delivery USING COVERING INDEX delivery_spill ((lane,tier)>(?,?))".to_owned()),
+            (ONE, format!("{by_key} (rowid=?)")),
+        ] {
+            assert_eq!(plan(sql), expected, "{sql}");
+        }
+        assert!(plan(CUT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(CUT_MESSAGE));
+        assert!(plan(CUT_LANE).starts_with(by_key) && plan(OVER).starts_with("SCAN delivery"));
+    }
+}

@@ -1,0 +1,121 @@
+//! What became of deliveries: an end moves the row to `outcome`, anything else changes it in
+//! place. Each is guarded by the attempts the caller counts; what comes too late changes nothing
+//! and still leaves its attempt in the history.
+
+use posthaste_core::queue::Record;
+use rusqlite::{Connection, Statement};
+
+use super::column::{bind_attempt, bind_delivery, delivery_columns, key, place_number, DELIVERY_COLUMNS};
+use super::pause;
+use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
+
+/// The statements of a settle.
+pub(super) struct Settle<'c> {
+    conn: &'c Connection,
+    remove: Statement<'c>,
+    outcome: Statement<'c>,
+    wait: Statement<'c>,
+    attempt: Statement<'c>,
+}
+
+impl<'c> Settle<'c> {
+    pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            conn,
+            remove: conn.prepare("DELETE FROM delivery WHERE id = ?1 AND attempts = ?2")?,
+            outcome: conn.prepare(concat!(
+                "INSERT INTO outcome (",
+                delivery_columns!("ended_ms"),
+                ", number, at_ms, took_us, attempt_cause, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ",
+                "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
+            ))?,
+            // Only what an attempt can change: naming lane or tier would rewrite their index too.
+            wait: conn.prepare(
+                "UPDATE delivery SET state = ?5, due_ms = ?6, cause = ?7, attempts = ?8, previous_wait_us = ?12,
+                   limited_in_a_row = ?13, last_cause = ?14, compact = ?16, place = ?17
+                 WHERE id = ?1 AND attempts = ?18",
+            )?,
+            // A settle that is made again because its answer was lost is not another attempt.
+            attempt: conn.prepare(
+                "INSERT INTO attempt (delivery, late, place, number, at_ms, took_us, cause, status)
+                 SELECT ?1, ?2, (SELECT coalesce(max(place), 0) + 1 FROM attempt WHERE delivery = ?1 AND late = ?2),
+                   ?3, ?4, ?5, ?6, ?7
+                 WHERE NOT EXISTS (SELECT 1 FROM attempt WHERE delivery = ?1 AND number = ?3 AND at_ms = ?4
+                                   AND took_us = ?5 AND cause = ?6 AND status IS ?7)
+                   AND NOT EXISTS (SELECT 1 FROM outcome WHERE id = ?1 AND number = ?3 AND at_ms = ?4
+                                   AND took_us = ?5 AND attempt_cause = ?6 AND status IS ?7)",
+            )?,
+        })
+    }
+
+    pub(super) fn run(
+        &mut self,
+        session: Session,
+        settlements: &[Settlement],
+        settled: &mut Vec<Settled>,
+    ) -> rusqlite::Result<()> {
+        settled.clear();
+        for settlement in settlements {
+            let mine = settlement.epoch == session.epoch;
+            let done = mine && self.change(&settlement.record, settlement.attempt.as_ref())?;
+            if !done {
+                self.keep_stale(settlement)?;
+            }
+            settled.push(if done { Settled::Done } else { Settled::Stale });
+        }
+        Ok(())
+    }
+
+    /// Makes the change; `false` when the row is not what the caller thinks.
+    fn change(&mut self, record: &Record, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
+        let changed = if record.delivery.state.is_terminal() {
+            self.end(record, attempt)?
+        } else {
+            self.move_on(record, attempt)?
+        };
+        if changed && record.pauses_lane {
+            pause::put(self.conn, Pause { scope: PauseScope::Lane(record.delivery.lane), until: None })?;
+        }
+        Ok(changed)
+    }
+
+    fn end(&mut self, record: &Record, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
+        self.remove.raw_bind_parameter(1, key(record.delivery.id.0))?;
+        self.remove.raw_bind_parameter(2, record.attempts_before)?;
+        if self.remove.raw_execute()? == 0 {
+            return Ok(false);
+        }
+        bind_delivery(&mut self.outcome, &record.delivery)?;
+        bind_attempt(&mut self.outcome, DELIVERY_COLUMNS + 1, attempt)?;
+        self.outcome.raw_execute()?;
+        Ok(true)
+    }
+
+    fn move_on(&mut self, record: &Record, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
+        bind_delivery(&mut self.wait, &record.delivery)?;
+        self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(record.place))?;
+        self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 2, record.attempts_before)?;
+        if self.wait.raw_execute()? == 0 {
+            return Ok(false);
+        }
+        if let Some(attempt) = attempt {
+            self.keep(record, attempt, false)?;
+        }
+        Ok(true)
+    }
+
+    fn keep_stale(&mut self, settlement: &Settlement) -> rusqlite::Result<()> {
+        let Some(attempt) = &settlement.attempt else { return Ok(()) };
+        let mut sql = self.conn.prepare_cached("SELECT 1 FROM delivery WHERE id = ?1")?;
+        let pending = sql.exists([key(settlement.record.delivery.id.0)])?;
+        self.keep(&settlement.record, attempt, !pending)
+    }
+
+    fn keep(&mut self, record: &Record, attempt: &Attempt, late: bool) -> rusqlite::Result<()> {
+        self.attempt.raw_bind_parameter(1, key(record.delivery.id.0))?;
+        self.attempt.raw_bind_parameter(2, late)?;
+        bind_attempt(&mut self.attempt, 3, Some(attempt))?;
+        self.attempt.raw_execute()?;
+        Ok(())
+    }
+}

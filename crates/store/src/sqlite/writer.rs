@@ -1,0 +1,371 @@
+//! The one thread that writes. It does SQL only: it takes what queued up during the last sync,
+//! runs it in one transaction, commits, and answers everybody.
+//!
+//! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
+//! commit nothing is ever written again, since what a failed sync left behind cannot be known.
+
+use std::sync::Arc;
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, EndpointId, TenantId, WriterId};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, Statement};
+use tokio::sync::{mpsc, oneshot};
+
+use super::accept::Accept;
+use super::arrivals::{self, Arrivals};
+use super::column::key;
+use super::settle::Settle;
+use super::thread::Joined;
+use super::{Shared, cut, endpoint, failed, page, pause};
+use crate::StoreError;
+use crate::row::{Accepted, Arrival, Endpoint, Pause, PauseScope, Session, Settled, Settlement, Start};
+
+/// Deliveries changed by one commit: more make the first of them wait too long for the rest.
+const GROUP_ROWS_MAX: usize = 512;
+/// Payload written by one commit, for the same reason.
+const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Requests that wait for the writer: two groups of single ones. The next caller waits in its task.
+const QUEUE: usize = 2 * GROUP_ROWS_MAX;
+
+/// Answers one caller.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Something to write.
+pub(super) enum Request {
+    Open { start: Option<Start>, reply: Reply<Start> },
+    Accept { session: Session, messages: Vec<Accepted>, room: u32, reply: Reply<()> },
+    Settle { session: Session, settlements: Vec<Settlement>, settled: Vec<Settled>, reply: Reply<Vec<Settled>> },
+    Change { session: Session, change: Change, reply: Reply<()> },
+    Stop,
+}
+
+/// Something to write that has no answer but that it is done.
+pub(super) enum Change {
+    Spill(Vec<DeliveryId>),
+    Cut(Cut),
+    Uncut(Scope),
+    Pause(Pause),
+    Resume(PauseScope),
+    PutEndpoint(Box<Endpoint>),
+}
+
+/// The writing thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    // Dropped before the thread is joined: that is what ends it.
+    requests: mpsc::Sender<Request>,
+    _thread: Joined,
+}
+
+impl Writer {
+    pub(super) fn start(conn: Connection, shared: Arc<Shared>) -> Result<Self, StoreError> {
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let thread = Joined::spawn("store-writer", move || run(conn, queue, &shared))?;
+        Ok(Self { requests, _thread: thread })
+    }
+
+    /// Queues a request and waits for its answer.
+    pub(super) async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        // The place first: what `request` promises is kept by whoever takes it from the queue.
+        let place = self.requests.reserve().await.map_err(|_| StoreError::Stopped)?;
+        place.send(request(reply));
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// Lets the thread finish what is queued, and waits for its end.
+    pub(super) async fn stop(&self) {
+        if self.requests.send(Request::Stop).await.is_ok() {
+            self.requests.closed().await;
+        }
+    }
+}
+
+fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, shared: &Shared) {
+    if let Err(error) = serve(&conn, &mut queue, shared) {
+        // Closing must not sync again behind the failure's back.
+        let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        let reason = chain(&error);
+        tracing::error!(reason, quiet = quiet.is_ok(), "the store stops writing; restart to recover");
+        shared.stop(reason);
+    }
+    drop(conn);
+}
+
+fn serve(conn: &Connection, queue: &mut mpsc::Receiver<Request>, shared: &Shared) -> Result<(), StoreError> {
+    let mut group = Group::prepare(conn).map_err(failed("prepare the writer"))?;
+    let mut waiting = Vec::with_capacity(QUEUE);
+    loop {
+        if waiting.is_empty() && queue.blocking_recv_many(&mut waiting, GROUP_ROWS_MAX) == 0 {
+            return Ok(());
+        }
+        while waiting.len() < GROUP_ROWS_MAX
+            && let Ok(request) = queue.try_recv()
+        {
+            waiting.push(request);
+        }
+        let together = fitting(&waiting);
+        let refused = group.write(&mut waiting[..together])?;
+        shared.kept.forget(&group.changed);
+        group.changed.clear();
+        if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
+            return Ok(());
+        }
+    }
+}
+
+/// How many of these fit into one group: at least one.
+fn fitting(waiting: &[Request]) -> usize {
+    let (mut rows, mut bytes) = (0, 0);
+    let full = waiting.iter().position(|request| {
+        let full = rows >= GROUP_ROWS_MAX || bytes >= GROUP_BYTES_MAX;
+        let (more_rows, more_bytes) = request.weight();
+        rows += more_rows;
+        bytes += more_bytes;
+        full
+    });
+    full.unwrap_or(waiting.len())
+}
+
+impl Request {
+    /// Deliveries and payload bytes it writes.
+    fn weight(&self) -> (usize, usize) {
+        match self {
+            Self::Accept { messages, .. } => (
+                messages.iter().map(|accepted| accepted.deliveries.len()).sum(),
+                messages.iter().map(arrivals::bytes).sum(),
+            ),
+            Self::Settle { settlements, .. } => (settlements.len(), 0),
+            Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
+            Self::Open { .. } | Self::Change { .. } | Self::Stop => (1, 0),
+        }
+    }
+
+    fn session(&self) -> Option<Session> {
+        match self {
+            Self::Accept { session, .. } | Self::Settle { session, .. } | Self::Change { session, .. } => Some(*session),
+            Self::Open { .. } | Self::Stop => None,
+        }
+    }
+
+    fn doing(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "begin a session",
+            Self::Accept { .. } => "accept messages",
+            Self::Settle { .. } => "settle deliveries",
+            Self::Change { change, .. } => match change {
+                Change::Spill(_) => "spill deliveries",
+                Change::Cut(_) => "put a cut in force",
+                Change::Uncut(_) => "forget a cut",
+                Change::Pause(_) => "record a pause",
+                Change::Resume(_) => "end a pause",
+                Change::PutEndpoint(_) => "put an endpoint",
+            },
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// What runs a group of requests in one transaction.
+struct Group<'c> {
+    conn: &'c Connection,
+    begin: Statement<'c>,
+    commit: Statement<'c>,
+    spill: Statement<'c>,
+    accept: Accept<'c>,
+    settle: Settle<'c>,
+    /// Who may write. The folder's lock makes memory enough to know it.
+    session: Option<Session>,
+    /// Endpoints changed by this group, with whose they are or were.
+    changed: Vec<(EndpointId, TenantId)>,
+}
+
+/// Requests of a group that were refused, by their place in it.
+type Refused = Vec<(usize, StoreError)>;
+
+impl<'c> Group<'c> {
+    fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            conn,
+            begin: conn.prepare("BEGIN IMMEDIATE")?,
+            commit: conn.prepare("COMMIT")?,
+            spill: conn.prepare("UPDATE delivery SET place = 2 WHERE id = ?1")?,
+            accept: Accept::prepare(conn)?,
+            settle: Settle::prepare(conn)?,
+            session: None,
+            changed: Vec::new(),
+        })
+    }
+
+    /// Makes a group durable. An error is the end of the writer.
+    fn write(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+        let session = self.session;
+        let mut refused = Refused::new();
+        self.begin.raw_execute().map_err(failed("begin a commit"))?;
+        for (place, request) in group.iter_mut().enumerate() {
+            match self.apply(request) {
+                Ok(()) => {}
+                Err(error @ StoreError::Fenced { .. }) => refused.push((place, error)),
+                Err(error) if is_callers(&error) => {
+                    self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
+                    self.session = session;
+                    return self.write_apart(group);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.commit.raw_execute().map_err(failed("commit"))?;
+        Ok(refused)
+    }
+
+    /// The same once more with each request on its own, so that a bad one fails alone.
+    fn write_apart(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+        let mut refused = Refused::new();
+        self.begin.raw_execute().map_err(failed("begin a commit"))?;
+        for (place, request) in group.iter_mut().enumerate() {
+            self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
+            let applied = self.apply(request);
+            let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
+            match applied {
+                Err(error) if !is_callers(&error) => return Err(error),
+                Err(error) => refused.push((place, error)),
+                Ok(()) => {}
+            }
+            self.conn.execute_batch(end).map_err(failed("end a request"))?;
+        }
+        self.commit.raw_execute().map_err(failed("commit"))?;
+        Ok(refused)
+    }
+
+    fn apply(&mut self, request: &mut Request) -> Result<(), StoreError> {
+        if let Some(session) = request.session()
+            && self.session != Some(session)
+        {
+            return Err(StoreError::Fenced { session: session.id });
+        }
+        let doing = request.doing();
+        match request {
+            Request::Open { start, .. } => {
+                let begun = begin_session(self.conn)?;
+                self.session = Some(begun.session);
+                *start = Some(begun);
+                Ok(())
+            }
+            Request::Accept { messages, .. } => self.accept.run(messages).map_err(failed(doing)),
+            Request::Settle { session, settlements, settled, .. } => {
+                self.settle.run(*session, settlements, settled).map_err(failed(doing))
+            }
+            Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            Request::Stop => Ok(()),
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> rusqlite::Result<()> {
+        match change {
+            Change::Spill(deliveries) => {
+                for delivery in deliveries {
+                    self.spill.raw_bind_parameter(1, key(delivery.0))?;
+                    self.spill.raw_execute()?;
+                }
+            }
+            Change::Cut(cut) => self.changed.extend(cut::put(self.conn, cut)?),
+            Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
+            Change::Pause(pause) => pause::put(self.conn, *pause)?,
+            Change::Resume(scope) => pause::remove(self.conn, *scope)?,
+            Change::PutEndpoint(endpoint) => {
+                let before = endpoint::put(self.conn, endpoint)?;
+                self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
+                self.changed.push((endpoint.id, endpoint.tenant));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
+    let number: u32 = conn
+        .query_row("UPDATE meta SET value = value + 1 WHERE key = 'starts' RETURNING value", [], |row| row.get(0))
+        .map_err(failed("count a start"))?;
+    let writer = WriterId::new(number);
+    let writer = writer.ok_or(StoreError::Damaged { what: "the start counter", found: number.to_string() })?;
+    // What was in flight in an earlier session is not sent again.
+    conn.execute("DELETE FROM spared", []).map_err(failed("forget what cuts spared"))?;
+    Ok(Start {
+        session: Session { id: number.into(), writer, epoch: number.into() },
+        cuts: cut::all(conn)?,
+        pauses: pause::all(conn)?,
+        spilled: page::spilled_queues(conn)?,
+    })
+}
+
+/// Whether the request is at fault, and the store is well.
+fn is_callers(error: &StoreError) -> bool {
+    match error {
+        StoreError::Database { source, .. } => matches!(
+            source.sqlite_error_code(),
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+        ),
+        StoreError::Fenced { .. } | StoreError::Damaged { .. } => true,
+        _ => false,
+    }
+}
+
+/// What to do after a group.
+#[derive(PartialEq, Eq)]
+enum Then {
+    GoOn,
+    Stop,
+}
+
+/// Hands over what was accepted, then answers. Whoever does not listen any more is no loss.
+fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arrivals) -> Then {
+    let mut refused = refused.into_iter().peekable();
+    let mut then = Then::GoOn;
+    let mut accepted = Vec::new();
+    let mut answers = Vec::new();
+    let mut taken = 0;
+    for (place, request) in group.enumerate() {
+        let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
+        match request {
+            Request::Accept { messages, room, reply, .. } => {
+                match &refusal {
+                    Some(_) => arrivals.give_back(room),
+                    None => {
+                        taken += room;
+                        arrive(messages, &mut accepted);
+                    }
+                }
+                answers.push((reply, refusal.map_or(Ok(()), Err)));
+            }
+            Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
+            Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            Request::Open { start, reply } => {
+                _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
+            }
+            Request::Stop => then = Then::Stop,
+        }
+    }
+    arrivals.publish(accepted, taken);
+    for (reply, answer) in answers {
+        _ = reply.send(answer);
+    }
+    then
+}
+
+fn arrive(messages: Vec<Accepted>, accepted: &mut Vec<Arrival>) {
+    for Accepted { message, deliveries } in messages {
+        accepted.extend(deliveries.into_iter().map(|new| Arrival { new, message: Arc::clone(&message) }));
+    }
+}
+
+/// An error and everything under it, in one line.
+fn chain(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(below) = source {
+        text += &format!(": {below}");
+        source = below.source();
+    }
+    text
+}

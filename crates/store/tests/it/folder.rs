@@ -1,0 +1,304 @@
+//! The data folder: what survives a restart, and who may open it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Pause, PauseScope, Query, Session, Settled,
+    Settlement, Store, StoreError,
+};
+
+use super::new_folder;
+
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+#[tokio::test]
+async fn everything_is_found_again_after_a_restart() {
+    let folder = new_folder();
+    let store = open(folder.path());
+    let session = store.open().await.expect("a fresh store opens").session;
+    let id_key = store.id_key();
+    store.put_endpoint(session, endpoint(5)).await.expect("an endpoint is put");
+    let (waiting, ended) = (message(session, 1), message(session, 3));
+    store.accept(session, vec![waiting.clone(), ended.clone()]).await.expect("both are accepted");
+    let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
+    assert_eq!(settled, [Settled::Done]);
+    store.spill(session, vec![id(&waiting)]).await.expect("it is spilled");
+    let pause = Pause { scope: PauseScope::Tenant(TenantId::from_raw(9)), until: Some(NOW) };
+    store.pause(session, pause).await.expect("a pause is recorded");
+    let scope = Scope::Lane(LaneId::from_raw(99));
+    let cut = Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
+    store.cut(session, cut.clone()).await.expect("a cut is put in force");
+    drop(store);
+
+    let store = open(folder.path());
+    assert_eq!(store.id_key(), id_key, "public ids stay readable");
+    let before_open = store.accept(session, vec![message(session, 7)]).await;
+    assert!(matches!(before_open, Err(StoreError::Fenced { .. })), "a session ends with its process");
+    let start = store.open().await.expect("it opens again");
+    assert!(start.session.id > session.id && start.session.writer > session.writer);
+    assert_eq!((start.cuts, start.pauses), (vec![cut], vec![pause]));
+    assert_eq!(start.spilled, [(LaneId::from_raw(5), Tier::Promotional)]);
+    let found = store.endpoint(EndpointId::from_raw(5)).await.expect("a read");
+    assert_eq!(found.as_deref(), Some(&endpoint(5)));
+    assert_eq!(store.message(waiting.message.id).await.expect("a read"), Some(waiting.message.clone()));
+    let row = store.page(Query::One(id(&waiting)), 1).await.expect("a read").rows.remove(0);
+    assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), Place::Spilled));
+    let shown = store.delivery(id(&ended), NOW).await.expect("a read").expect("it is known");
+    assert_eq!(shown.delivery.state, State::Delivered { at: NOW });
+    assert_eq!(shown.attempts.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
+    let (folder, copy) = (new_folder(), new_folder());
+    let store = open(folder.path());
+    let session = store.open().await.expect("a fresh store opens").session;
+    for seq in 0..50 {
+        store.accept(session, vec![message(session, 1 + seq * 2)]).await.expect("it is accepted");
+        let settled = store.settle(session, vec![delivered(session, &message(session, 1 + seq * 2))]).await;
+        assert_eq!(settled.expect("it is settled"), [Settled::Done]);
+    }
+    let last = message(session, 201);
+    store.accept(session, vec![last.clone()]).await.expect("it is accepted");
+    // What a kill leaves: the files as they are, with nothing closed and nobody's locks.
+    for file in ["posthaste.db", "posthaste.db-wal"] {
+        fs::copy(folder.path().join(file), copy.path().join(file)).expect("the file is there");
+    }
+    let survivor = open(copy.path());
+    let start = survivor.open().await.expect("it opens");
+    let query = Query::Left { after: None, before: start.session.writer };
+    let left = survivor.page(query, 10).await.expect("a read").rows;
+    assert_eq!(left.iter().map(|row| row.delivery.id).collect::<Vec<_>>(), [id(&last)]);
+    for seq in 0..50 {
+        let shown = survivor.delivery(id(&message(session, 1 + seq * 2)), NOW).await.expect("a read");
+        assert_eq!(shown.expect("it is known").delivery.state, State::Delivered { at: NOW });
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_is_open_is_refused_to_others() {
+    let folder = new_folder();
+    let store = open(folder.path());
+    let refused = Sqlite::open_folder(folder.path()).expect_err("it is taken").to_string();
+    assert_eq!(
+        refused,
+        format!(
+            "cannot use the data folder {}: process {} has it open; stop that one, or give this one a folder of its own",
+            folder.path().display(),
+            std::process::id()
+        )
+    );
+    store.close().await;
+    open(folder.path());
+}
+
+#[test]
+fn a_newer_file_is_refused_and_left_alone() {
+    let folder = new_folder();
+    drop(open(folder.path()));
+    let newer = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    newer.pragma_update(None, "user_version", 1_000).expect("a number");
+    drop(newer);
+    let refused = Sqlite::open_folder(folder.path()).expect_err("it is newer").to_string();
+    assert!(refused.contains("has version 1000") && refused.contains("run the newer build"), "{refused}");
+    let untouched = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    let version: i64 = untouched.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("a number");
+    assert_eq!(version, 1_000);
+}
+
+#[test]
+fn the_folder_is_its_owner_s_alone() {
+    let parent = new_folder();
+    for (name, made_before) in [("made", false), ("found", true)] {
+        let path = parent.path().join(name).join("deeper");
+        if made_before {
+            fs::create_dir_all(&path).expect("a folder");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own folder");
+        }
+        drop(open(&path));
+        let mode = fs::metadata(&path).expect("the folder is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{name}");
+    }
+    let file = parent.path().join("file");
+    fs::write(&file, b"").expect("a file");
+    let refused = Sqlite::open_folder(&file).expect_err("it is no folder").to_string();
+    assert!(refused.starts_with("cannot use the data folder"), "{refused}");
+}
+
+#[test]
+fn the_file_is_set_up_as_the_design_measured_it() {
+    let folder = new_folder();
+    drop(open(folder.path()));
+    let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+    assert_eq!(pragma("page_size"), Ok(8192));
+    assert_eq!(pragma("auto_vacuum"), Ok(2), "incremental");
+    let journal: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("a mode");
+    assert_eq!(journal, "wal");
+    let indexes: Vec<String> = conn
+        .prepare("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'delivery' ORDER BY name")
+        .and_then(|mut sql| sql.query_map([], |row| row.get(0))?.collect())
+        .expect("the schema");
+    assert_eq!(indexes, ["delivery_late", "delivery_spill"], "one more costs several times the rest of a delivery");
+}
+
+#[tokio::test]
+async fn a_bad_request_fails_alone_and_as_a_whole() {
+    let folder = new_folder();
+    let store = Arc::new(open(folder.path()));
+    let session = store.open().await.expect("a fresh store opens").session;
+    store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let store = Arc::clone(&store);
+        let mut batch = vec![message(session, 101 + n * 4)];
+        if n == 20 {
+            batch.push(message(session, 1)); // an id that is taken
+        }
+        calls.spawn(async move { (n, store.accept(session, batch).await) });
+    }
+    while let Some(answer) = calls.join_next().await {
+        let (n, answer) = answer.expect("no call panics");
+        assert_eq!(answer.is_err(), n == 20, "call {n}: {answer:?}");
+        if let Err(error) = answer {
+            assert_eq!(error.to_string(), "cannot accept messages");
+        }
+        let kept = store.message(message(session, 101 + n * 4).message.id).await.expect("a read");
+        assert_eq!(kept.is_some(), n != 20, "call {n}");
+    }
+    let mut arrived = 0;
+    while arrived < 40 {
+        arrived += store.arrivals().await.len();
+    }
+    assert_eq!(arrived, 40, "what was refused does not arrive");
+}
+
+#[tokio::test]
+async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
+    let folder = new_folder();
+    let store = open(folder.path());
+    let session = store.open().await.expect("a fresh store opens").session;
+    let first = message(session, 1);
+    store.accept(session, vec![first.clone()]).await.expect("it is accepted");
+    assert_eq!(store.stopped(), None);
+    let vandal = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    vandal.execute_batch("DROP TABLE outcome").expect("nothing protects it");
+    let settled = store.settle(session, vec![delivered(session, &first)]).await;
+    assert!(matches!(settled, Err(StoreError::Stopped)), "{settled:?}");
+    vandal.execute_batch("CREATE TABLE outcome (id)").expect("it was dropped");
+    let next = store.accept(session, vec![message(session, 3)]).await;
+    assert!(matches!(next, Err(StoreError::Stopped)), "it stops for good: {next:?}");
+    let reason = store.stopped().expect("it keeps the reason");
+    assert!(reason.starts_with("cannot settle deliveries: ") && reason.contains("outcome"), "{reason}");
+    let row = store.page(Query::One(id(&first)), 1).await.expect("reading goes on");
+    assert_eq!(row.rows[0].delivery, first.deliveries[0].delivery, "nothing of the failed group is left");
+}
+
+#[tokio::test]
+async fn a_closed_store_answers_that_it_has_stopped() {
+    let folder = new_folder();
+    let store = open(folder.path());
+    let session = store.open().await.expect("a fresh store opens").session;
+    store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
+    store.close().await;
+    store.close().await;
+    assert!(!folder.path().join("posthaste.db-wal").exists(), "it leaves one tidy file");
+    assert!(matches!(store.accept(session, vec![message(session, 3)]).await, Err(StoreError::Stopped)));
+    assert!(matches!(store.message(message(session, 1).message.id).await, Err(StoreError::Stopped)));
+    let again = open(folder.path());
+    again.open().await.expect("the folder is free");
+    assert!(again.message(message(session, 1).message.id).await.expect("a read").is_some());
+}
+
+fn open(folder: &Path) -> Sqlite {
+    Sqlite::open_folder(folder).expect("the folder opens")
+}
+
+/// A message with one ready delivery to lane 5.
+fn message(session: Session, seq: u64) -> Accepted {
+    let message = MessageId(Key::new(session.writer, seq));
+    let delivery = Delivery {
+        id: DeliveryId(message.0.plus(1)),
+        message,
+        lane: LaneId::from_raw(5),
+        tier: Tier::Promotional,
+        state: State::Queued { due: NOW },
+        attempts: 0,
+        born: NOW,
+        expiry: Expiry::Never,
+        previous_wait: None,
+        limited_in_a_row: 0,
+        last_cause: None,
+        ack_within: None,
+        receipt_kept: false,
+        compact: Compact::None,
+    };
+    let message = Message {
+        id: message,
+        tenant: TenantId::from_raw(9),
+        at: NOW,
+        event_type: None,
+        correlation_id: message.to_string(),
+        body: Bytes::from_static(b"{}"),
+        compact: None,
+    };
+    let lane = Arc::new(endpoint(5).lane_settings());
+    Accepted { message: Arc::new(message), deliveries: vec![NewDelivery { delivery, place: Place::Ready, lane }] }
+}
+
+fn id(accepted: &Accepted) -> DeliveryId {
+    accepted.deliveries[0].delivery.id
+}
+
+fn delivered(session: Session, accepted: &Accepted) -> Settlement {
+    let before = &accepted.deliveries[0].delivery;
+    let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
+    Settlement {
+        record: Record {
+            delivery,
+            attempts_before: 0,
+            place: Place::Delayed,
+            shard: Shard::of(before.lane),
+            pauses_lane: false,
+            ends_endpoint: false,
+        },
+        epoch: session.epoch,
+        attempt: Some(Attempt {
+            number: 1,
+            at: NOW,
+            took: std::time::Duration::from_millis(12),
+            cause: Cause::Ok,
+            status: Some(200),
+        }),
+    }
+}
+
+fn endpoint(n: u64) -> Endpoint {
+    Endpoint {
+        id: EndpointId::from_raw(n),
+        tenant: TenantId::from_raw(9),
+        at: NOW,
+        url: "https://example.com/".to_owned(),
+        secrets: vec!["whsec_a".to_owned()],
+        event_types: Vec::new(),
+        policy: "webhook".to_owned(),
+        ttl: None,
+        order: Order::Fifo,
+        on_dead: OnDead::Skip,
+        max_in_flight: 10,
+        status: EndpointStatus::Active,
+    }
+}

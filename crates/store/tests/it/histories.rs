@@ -1,0 +1,485 @@
+//! SQLite against the contract in its plainest form: any history of calls, with restarts in
+//! between, gives the same answers and the same pages as [`MemoryStore`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
+use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::memory::MemoryStore;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement,
+    Start, Store, StoreError,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::new_folder;
+
+const LANES: u64 = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Accept(Vec<Draft>),
+    Settle(Vec<Outcome>),
+    Spill(Vec<usize>),
+    Cut { lane: bool, of: usize, cause: Cause, spared: Vec<usize> },
+    Uncut { lane: bool, of: usize },
+    Pause { kind: u8, of: u64, until: Option<i64> },
+    Resume { kind: u8, of: u64 },
+    PutEndpoint { lane: u64, secrets: usize, order: Order },
+    /// A new session takes over; the old one tries something.
+    Open,
+    /// The process ends and another opens the folder.
+    Restart,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Draft {
+    lane: u64,
+    tier: Tier,
+    place: Place,
+    due: i64,
+    expiry: Expiry,
+    acks: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    of: usize,
+    end: End,
+    due: i64,
+    place: Place,
+    /// How wrong the caller is about the attempts made, and about its epoch.
+    attempts_off: u16,
+    epoch_off: u64,
+    pauses_lane: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Delivered,
+    Sent,
+    Retry(Cause),
+    PutBack,
+    Dead(Cause),
+    Expired,
+    Cancelled,
+}
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(1_760_000_000_000 + ms)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pick = 0_usize..1_000;
+    prop_oneof![
+        8 => prop::collection::vec(draft(), 0..5).prop_map(Step::Accept),
+        8 => prop::collection::vec(outcome(), 1..6).prop_map(Step::Settle),
+        2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
+        2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
+            .prop_map(|(lane, of, cause, spared)| Step::Cut { lane, of, cause, spared }),
+        1 => (any::<bool>(), pick).prop_map(|(lane, of)| Step::Uncut { lane, of }),
+        1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
+        1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
+        1 => (0..LANES, 0_usize..3, order()).prop_map(|(lane, secrets, order)| Step::PutEndpoint { lane, secrets, order }),
+        1 => Just(Step::Open),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let expiry = prop_oneof![
+        Just(Expiry::Never),
+        (0_i64..50).prop_map(|ms| Expiry::At(at(ms))),
+        (0_i64..50).prop_map(|ms| Expiry::NowOrNever(at(ms)))
+    ];
+    (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>())
+        .prop_map(|(lane, tier, place, due, expiry, acks)| Draft { lane, tier, place, due, expiry, acks })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let end = prop_oneof![
+        Just(End::Delivered),
+        Just(End::Sent),
+        cause().prop_map(End::Retry),
+        Just(End::PutBack),
+        cause().prop_map(End::Dead),
+        Just(End::Expired),
+        Just(End::Cancelled)
+    ];
+    let off = prop_oneof![6 => Just(0_u16), 1 => Just(1)];
+    let epoch = prop_oneof![8 => Just(0_u64), 1 => Just(1)];
+    (0_usize..1_000, end, 0_i64..20, place(), off, epoch, prop::bool::weighted(0.1)).prop_map(
+        |(of, end, due, place, attempts_off, epoch_off, pauses_lane)| Outcome {
+            of,
+            end,
+            due,
+            place,
+            attempts_off,
+            epoch_off,
+            pauses_lane,
+        },
+    )
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop::sample::select(vec![Place::Ready, Place::Delayed, Place::Spilled])
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict])
+}
+
+fn cause() -> impl Strategy<Value = Cause> {
+    prop::sample::select(vec![Cause::EndpointGone, Cause::Cancelled, Cause::Unavailable, Cause::Retention])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_reads_the_same_from_both(history in prop::collection::vec(step(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut both = Both::open().await;
+            for step in history {
+                both.take(step).await;
+            }
+            both.compare().await;
+            both.restart().await;
+            both.compare().await;
+        });
+    }
+}
+
+/// The two stores, and what their caller knows.
+struct Both {
+    memory: MemoryStore,
+    sqlite: Option<Sqlite>,
+    folder: TempDir,
+    session: Session,
+    next: u64,
+    messages: Vec<MessageId>,
+    /// As they were settled last.
+    deliveries: Vec<Delivery>,
+    arrivals_due: usize,
+}
+
+impl Both {
+    async fn open() -> Self {
+        let folder = new_folder();
+        let sqlite = Sqlite::open_folder(folder.path()).expect("a fresh folder opens");
+        let memory = MemoryStore::default();
+        let session = memory.open().await.expect("memory opens").session;
+        assert_eq!(sqlite.open().await.expect("it opens").session, session);
+        let both = Self {
+            memory,
+            sqlite: Some(sqlite),
+            folder,
+            session,
+            next: 1,
+            messages: Vec::new(),
+            deliveries: Vec::new(),
+            arrivals_due: 0,
+        };
+        for lane in 0..LANES {
+            both.put_endpoint(endpoint(lane, 1, Order::Fifo)).await;
+        }
+        both
+    }
+
+    fn sqlite(&self) -> &Sqlite {
+        self.sqlite.as_ref().expect("open between restarts")
+    }
+
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Accept(drafts) => self.accept(&drafts).await,
+            Step::Settle(outcomes) => self.settle(&outcomes).await,
+            Step::Spill(picks) => {
+                let ids: Vec<DeliveryId> = picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
+                same(self.memory.spill(self.session, ids.clone()).await, self.sqlite().spill(self.session, ids).await);
+            }
+            Step::Cut { lane, of, cause, spared } => self.cut(lane, of, cause, &spared).await,
+            Step::Uncut { lane, of } => {
+                let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
+                same(self.memory.uncut(self.session, scope).await, self.sqlite().uncut(self.session, scope).await);
+            }
+            Step::Pause { kind, of, until } => {
+                let pause = Pause { scope: pause_scope(kind, of), until: until.map(at) };
+                same(self.memory.pause(self.session, pause).await, self.sqlite().pause(self.session, pause).await);
+            }
+            Step::Resume { kind, of } => {
+                let scope = pause_scope(kind, of);
+                same(self.memory.resume(self.session, scope).await, self.sqlite().resume(self.session, scope).await);
+            }
+            Step::PutEndpoint { lane, secrets, order } => self.put_endpoint(endpoint(lane, secrets, order)).await,
+            Step::Open => self.take_over().await,
+            Step::Restart => self.restart().await,
+        }
+    }
+
+    async fn accept(&mut self, drafts: &[Draft]) {
+        let accepted = self.message(drafts);
+        self.messages.push(accepted.message.id);
+        self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
+        self.arrivals_due += accepted.deliveries.len();
+        let batch = vec![accepted];
+        same(self.memory.accept(self.session, batch.clone()).await, self.sqlite().accept(self.session, batch).await);
+    }
+
+    fn message(&mut self, drafts: &[Draft]) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, self.next));
+        self.next += 1 + drafts.len() as u64;
+        let message = Message {
+            id,
+            tenant: TenantId::from_raw(1),
+            at: at(0),
+            event_type: Some("a.b".to_owned()),
+            correlation_id: id.to_string(),
+            body: Bytes::from(id.to_string()),
+            compact: None,
+        };
+        let deliveries = (1..).zip(drafts).map(|(n, draft)| new_delivery(id, n, draft)).collect();
+        Accepted { message: Arc::new(message), deliveries }
+    }
+
+    async fn settle(&mut self, outcomes: &[Outcome]) {
+        let mut batch: Vec<Settlement> = Vec::new();
+        for outcome in outcomes {
+            let Some(row) = self.pick(outcome.of) else { return };
+            // One settlement of a delivery at a time, as its owner would.
+            if batch.iter().all(|other| other.record.delivery.id != row.id) {
+                batch.push(settlement(row, outcome, self.session));
+            }
+        }
+        let expected = self.memory.settle(self.session, batch.clone()).await.expect("memory settles");
+        let found = self.sqlite().settle(self.session, batch.clone()).await.expect("it settles");
+        assert_eq!(found, expected);
+        for (settlement, settled) in batch.into_iter().zip(found) {
+            let id = settlement.record.delivery.id;
+            if settled == posthaste_store::Settled::Done
+                && let Some(known) = self.deliveries.iter_mut().find(|known| known.id == id)
+            {
+                *known = settlement.record.delivery;
+            }
+        }
+    }
+
+    async fn cut(&mut self, lane: bool, of: usize, cause: Cause, spared: &[usize]) {
+        let Some(row) = self.pick(of) else { return };
+        let scope = scope(lane, row);
+        let in_scope = |id: &DeliveryId| {
+            let delivery = self.deliveries.iter().find(|known| known.id == *id);
+            delivery.is_some_and(|delivery| self::scope(lane, delivery) == scope)
+        };
+        let mut spared: Vec<DeliveryId> =
+            spared.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).filter(in_scope).collect();
+        spared.sort_unstable();
+        spared.dedup();
+        let cut = Cut { scope, upto: row.id.0, cause, at: at(30), spared };
+        let expected = self.memory.cut(self.session, cut.clone()).await.expect("memory cuts");
+        assert_eq!(self.sqlite().cut(self.session, cut).await.expect("it cuts"), expected);
+    }
+
+    async fn put_endpoint(&self, endpoint: Endpoint) {
+        let expected = self.memory.put_endpoint(self.session, endpoint.clone()).await;
+        same(expected, self.sqlite().put_endpoint(self.session, endpoint).await);
+    }
+
+    async fn take_over(&mut self) {
+        let old = self.session;
+        self.begin().await;
+        let late = self.message(&[]);
+        let expected = self.memory.accept(old, vec![late.clone()]).await;
+        same(expected, self.sqlite().accept(old, vec![late]).await);
+    }
+
+    async fn restart(&mut self) {
+        self.compare_arrivals().await;
+        drop(self.sqlite.take());
+        self.sqlite = Some(Sqlite::open_folder(self.folder.path()).expect("the folder opens again"));
+        self.begin().await;
+    }
+
+    async fn begin(&mut self) {
+        let expected = self.memory.open().await.expect("memory opens");
+        let found = self.sqlite().open().await.expect("it opens");
+        let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled);
+        self.session = expected.session;
+        self.next = 1;
+        assert_eq!(parts(found), parts(expected));
+    }
+
+    /// Everything a caller can read.
+    async fn compare(&mut self) {
+        self.compare_arrivals().await;
+        for delivery in &self.deliveries {
+            for now in [0, 25, 60] {
+                let expected = self.memory.delivery(delivery.id, at(now)).await.expect("memory reads");
+                let found = self.sqlite().delivery(delivery.id, at(now)).await.expect("it reads");
+                assert_eq!(found, expected, "{} at {now}", delivery.id);
+            }
+            for lane in [true, false] {
+                self.compare_pages(Query::Cut(scope(lane, delivery))).await;
+            }
+            self.compare_pages(Query::One(delivery.id)).await;
+        }
+        for message in &self.messages {
+            let expected = self.memory.message(*message).await.expect("memory reads");
+            assert_eq!(self.sqlite().message(*message).await.expect("it reads"), expected);
+        }
+        let middle = self.pick(self.deliveries.len() / 2).map(|row| row.id);
+        for after in [None, middle] {
+            for before in [0, 1] {
+                let before = WriterId::new(self.session.writer.number() + before).expect("a small number");
+                self.compare_pages(Query::Left { after, before }).await;
+            }
+            for ms in [0, 7, 19] {
+                let after = after.map(|id| (at(ms), id));
+                self.compare_pages(Query::Delayed { after, until: at(10) }).await;
+                self.compare_pages(Query::Over { now: at(ms) }).await;
+            }
+        }
+        for lane in (0..LANES).map(LaneId::from_raw) {
+            for tier in Tier::ALL {
+                for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
+                    self.compare_pages(Query::Spilled { lane, tier, order }).await;
+                }
+            }
+            let id = EndpointId(lane.0);
+            let expected = self.memory.endpoint(id).await.expect("memory reads");
+            assert_eq!(self.sqlite().endpoint(id).await.expect("it reads"), expected);
+            let expected = self.memory.lanes(vec![lane]).await.expect("memory reads");
+            assert_eq!(self.sqlite().lanes(vec![lane]).await.expect("it reads"), expected);
+        }
+        let tenant = TenantId::from_raw(1);
+        let expected = self.memory.endpoints(tenant).await.expect("memory reads");
+        assert_eq!(self.sqlite().endpoints(tenant).await.expect("it reads"), expected);
+    }
+
+    async fn compare_pages(&self, query: Query) {
+        for limit in [1, 3, 1_000] {
+            let expected = self.memory.page(query, limit).await.expect("memory reads");
+            assert_eq!(self.sqlite().page(query, limit).await.expect("it reads"), expected, "{query:?} limit {limit}");
+        }
+    }
+
+    async fn compare_arrivals(&mut self) {
+        if self.arrivals_due == 0 {
+            return;
+        }
+        let of = |arrivals: Vec<posthaste_store::Arrival>| {
+            arrivals.into_iter().map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message)).collect::<Vec<_>>()
+        };
+        let (expected, found) = (of(self.memory.arrivals().await), of(self.sqlite().arrivals().await));
+        assert_eq!(found, expected);
+        assert_eq!(found.len(), self.arrivals_due);
+        self.arrivals_due = 0;
+    }
+
+    fn pick(&self, pick: usize) -> Option<&Delivery> {
+        self.deliveries.get(pick % self.deliveries.len().max(1))
+    }
+}
+
+fn same(expected: Result<(), StoreError>, found: Result<(), StoreError>) {
+    assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(|error| error.to_string()));
+}
+
+fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {
+    let lane = LaneId::from_raw(draft.lane);
+    let delivery = Delivery {
+        id: DeliveryId(message.0.plus(n)),
+        message,
+        lane,
+        tier: draft.tier,
+        state: State::Queued { due: at(draft.due) },
+        attempts: 0,
+        born: at(0),
+        expiry: draft.expiry,
+        previous_wait: None,
+        limited_in_a_row: 0,
+        last_cause: None,
+        ack_within: draft.acks.then(|| Duration::from_secs(1)),
+        receipt_kept: false,
+        compact: if draft.acks { Compact::Spare } else { Compact::None },
+    };
+    NewDelivery { delivery, place: draft.place, lane: Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings()) }
+}
+
+/// What an owner that last saw `row` would record; of one that has ended, too late.
+fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement {
+    let due = at(outcome.due);
+    let tried = !matches!(outcome.end, End::PutBack | End::Expired | End::Cancelled);
+    let attempts = row.attempts + u16::from(tried);
+    let (state, cause) = match outcome.end {
+        End::Delivered => (State::Delivered { at: due }, Cause::Ok),
+        End::Sent if row.ack_within.is_some() => (State::AwaitingAck { until: due }, Cause::Ok),
+        End::Sent => (State::Delivered { at: due }, Cause::Ok),
+        End::Retry(cause) => (State::Retry { due, cause }, cause),
+        End::PutBack if row.attempts == 0 => (State::Queued { due }, Cause::Ok),
+        End::PutBack => (State::Retry { due, cause: Cause::Unknown }, Cause::Ok),
+        End::Dead(cause) => (State::Dead { at: due, cause }, cause),
+        End::Expired => (State::Expired { at: due }, Cause::Ok),
+        End::Cancelled => (State::Cancelled { at: due, cause: Cause::Cancelled }, Cause::Ok),
+    };
+    let mut delivery = Delivery { state, attempts, ..row.clone() };
+    if let End::Retry(cause) = outcome.end {
+        delivery.last_cause = Some(cause);
+        delivery.previous_wait = Some(Duration::from_micros(u64::from(attempts) * 1_234_567));
+        delivery.limited_in_a_row = row.limited_in_a_row.wrapping_add(1);
+        delivery.compact = Compact::InUse;
+    }
+    let took = Duration::from_micros(777);
+    Settlement {
+        record: Record {
+            attempts_before: row.attempts + outcome.attempts_off,
+            place: outcome.place,
+            shard: Shard::of(row.lane),
+            pauses_lane: outcome.pauses_lane,
+            ends_endpoint: false,
+            delivery,
+        },
+        epoch: session.epoch - outcome.epoch_off,
+        attempt: tried.then_some(Attempt { number: attempts, at: due, took, cause, status: Some(200 + attempts) }),
+    }
+}
+
+fn scope(lane: bool, delivery: &Delivery) -> Scope {
+    if lane { Scope::Lane(delivery.lane) } else { Scope::Message(delivery.message) }
+}
+
+fn pause_scope(kind: u8, of: u64) -> PauseScope {
+    match kind {
+        0 => PauseScope::All,
+        1 => PauseScope::Tenant(TenantId::from_raw(of)),
+        _ => PauseScope::Lane(LaneId::from_raw(of)),
+    }
+}
+
+fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
+    Endpoint {
+        id: EndpointId::from_raw(lane),
+        tenant: TenantId::from_raw(1),
+        at: at(0),
+        url: format!("https://example.com/{lane}"),
+        secrets: vec!["whsec_a".to_owned(); secrets],
+        event_types: Vec::new(),
+        policy: "webhook".to_owned(),
+        ttl: None,
+        order,
+        on_dead: OnDead::Hold,
+        max_in_flight: 4,
+        status: EndpointStatus::Active,
+    }
+}

@@ -1,0 +1,72 @@
+//! What producers send: a planned message as the API would make it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::fanout::{Candidate, Fanout};
+use posthaste_core::id::{LaneId, MessageId, TenantId};
+use posthaste_core::queue::Place;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Accepted, Message, NewDelivery};
+
+use super::history::{Sent, SentDelivery};
+use super::plan::{MessagePlan, Plan};
+
+/// How long a required receipt is waited for.
+const ACK_WITHIN: Duration = Duration::from_secs(300);
+
+/// The message as the store takes it, and as its producer remembers it.
+pub(super) fn compose(
+    plan: &Plan,
+    message: &MessagePlan,
+    id: MessageId,
+    now: Timestamp,
+    is_spilling: impl Fn(LaneId, Tier) -> bool,
+) -> (Accepted, Sent) {
+    let fanout = Fanout {
+        message: id,
+        tier: message.tier,
+        accepted_at: now,
+        deliver_at: message.deliver_after.map(|wait| now + wait),
+        ttl: message.ttl,
+        ack_within: message.wants_receipt.then_some(ACK_WITHIN),
+        has_compact: false,
+    };
+    let mut deliveries = Vec::new();
+    let mut remembered = Vec::new();
+    for (index, lane) in message.lanes.iter().enumerate() {
+        let lane = &plan.lanes[*lane];
+        let to = Candidate { lane: &lane.settings, event_types: &[], ttl: lane.ttl };
+        let delivery = fanout.delivery(index as u64, &to);
+        let spilling = is_spilling(lane.settings.lane, message.tier);
+        let place = Place::for_new(lane.settings.order, spilling, now, fanout.born());
+        let ttl = message.ttl.or(lane.ttl);
+        remembered.push(SentDelivery {
+            id: delivery.id.raw(),
+            lane: delivery.lane.raw(),
+            expires_at: ttl.map(|ttl| (fanout.born() + ttl).as_millis()),
+        });
+        deliveries.push(NewDelivery { delivery, place, lane: Arc::clone(&lane.settings) });
+    }
+    let sent = Sent {
+        called_at: now.as_millis(),
+        acked_at: None,
+        message: id.raw(),
+        deliveries: remembered,
+        deliver_at: fanout.deliver_at.map(Timestamp::as_millis),
+        now_or_never: message.ttl == Some(Duration::ZERO),
+        wants_receipt: message.wants_receipt,
+    };
+    let message = Message {
+        id,
+        tenant: TenantId::from_raw(1),
+        at: now,
+        event_type: None,
+        correlation_id: String::new(),
+        body: Bytes::from_static(b"{}"),
+        compact: None,
+    };
+    (Accepted { message: Arc::new(message), deliveries }, sent)
+}

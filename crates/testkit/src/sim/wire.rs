@@ -1,0 +1,111 @@
+//! The receivers, and the wire they are reached by: what becomes of a request, and the log of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use posthaste_core::cause::Cause;
+use posthaste_core::classify;
+use posthaste_core::delivery::Verdict;
+use posthaste_core::queue::Start;
+
+use super::history::{Ms, Request};
+use super::plan::{LanePlan, Mode};
+
+/// An attempt is given up after this.
+const ATTEMPT_TIMEOUT: Ms = 30_000;
+/// A request's work at a receiver that queues.
+const SERVICE: Ms = 20;
+/// How long a request waits there before it is shed.
+const WAITING_ROOM: Ms = 2_000;
+
+/// What the sender will learn, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// How long until then.
+    pub after: Duration,
+    /// What.
+    pub verdict: Verdict,
+    /// A receipt leaves the receiver this long after the request left, if one does.
+    pub receipt_after: Option<Duration>,
+    /// Its place in the log.
+    pub request: usize,
+}
+
+/// Every receiver of a run.
+#[derive(Debug)]
+pub struct Wire {
+    lanes: BTreeMap<u64, LanePlan>,
+    busy_until: BTreeMap<u64, Ms>,
+    rng: Rng,
+    /// Requests in the order they left.
+    pub log: Vec<Request>,
+}
+
+impl Wire {
+    /// Receivers for these lanes, with dice of their own.
+    pub fn new(lanes: &[LanePlan], seed: u64) -> Self {
+        let lanes = lanes.iter().map(|lane| (lane.settings.lane.raw(), lane.clone())).collect();
+        Self { lanes, busy_until: BTreeMap::new(), rng: Rng::with_seed(seed ^ 0x57_49_52_45), log: Vec::new() }
+    }
+
+    /// A request leaves at `now`; the node's own clock says `stamped`.
+    pub fn send(&mut self, now: Ms, stamped: Ms, start: &Start) -> Fate {
+        let lane = start.lane.raw();
+        let mode = self.lanes.get(&lane).map_or(Mode::Down, |lane| lane.mode(now));
+        let (after, verdict) = self.answer(now, lane, mode);
+        let request = self.log.len();
+        self.log.push(Request {
+            left_at: now,
+            stamped,
+            delivery: start.delivery.raw(),
+            lane,
+            attempt: start.attempt,
+            answered_at: None,
+            status: verdict.status,
+            retry_after: verdict.retry_after.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(Ms::MAX)),
+        });
+        let sends_receipt = verdict.status == Some(200) && self.rng.u32(..4) > 0;
+        // Some receipts overtake the answer, some are late, some never come.
+        let receipt_after = sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
+        Fate { after: Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1)), verdict, receipt_after, request }
+    }
+
+    fn answer(&mut self, now: Ms, lane: u64, mode: Mode) -> (Ms, Verdict) {
+        let quick = self.rng.i64(1..60);
+        match mode {
+            Mode::Healthy(ms) => (quick + self.rng.i64(0..=i64::try_from(ms).unwrap_or(0)), status(200, None)),
+            Mode::Queue => self.queue(now, lane, quick),
+            Mode::Brownout(share) => {
+                let slow = quick + self.rng.i64(0..3_000);
+                let fails = self.rng.f64() < share;
+                (slow, if fails { status(500, None) } else { status(200, None) })
+            }
+            Mode::Tarpit => (ATTEMPT_TIMEOUT, Verdict::of(Cause::Unknown)),
+            Mode::Throttle(after) => (quick, status(429, after)),
+            Mode::Unavailable(after) => (quick, status(503, after)),
+            Mode::Down => (quick, Verdict::of(Cause::ConnectRefused)),
+            Mode::Breaks => (quick, Verdict::of(Cause::Unknown)),
+            Mode::Lies => (quick, status(500, None)),
+            Mode::Status(code) => (quick, status(code, None)),
+            Mode::NoName => (quick, Verdict::of(Cause::DnsNotFound)),
+        }
+    }
+
+    fn queue(&mut self, now: Ms, lane: u64, quick: Ms) -> (Ms, Verdict) {
+        let busy_until = self.busy_until.entry(lane).or_insert(now);
+        let begins = (*busy_until).max(now);
+        if begins - now > WAITING_ROOM {
+            return (quick, status(503, None));
+        }
+        *busy_until = begins + SERVICE;
+        (begins + SERVICE - now, status(200, None))
+    }
+}
+
+/// An answer with this status, as a channel reads it.
+fn status(code: u16, retry_after: Option<u64>) -> Verdict {
+    let cause = classify::status(code);
+    let heeded = retry_after.filter(|_| classify::heeds_retry_after(code));
+    Verdict { class: cause.class(), cause, status: Some(code), retry_after: heeded.map(Duration::from_secs) }
+}

@@ -1,0 +1,248 @@
+//! The proof `thread`: one message's whole way through the real binary, real sockets and a real
+//! file, and the same way with kill -9 in the middle of it.
+//!
+//! What was promised is what was answered with `202`; what arrived is what the receiver logged.
+//! The server is asked nothing about its own success.
+
+mod process;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use posthaste_crypto::signature::Secret;
+use posthaste_engine::clock::SystemClock;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::caller::{Answer, call};
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::receiver::{Arrival, Behaviour, Receiver};
+use process::Posthaste;
+
+/// How often the server is killed, each way.
+const CYCLES: u32 = 20;
+const CYCLES_QUICK: u32 = 3;
+/// Messages under way when the server is killed in the middle of its work.
+const BURST: usize = 40;
+/// A retry of something that was in flight comes after 10 s; everything else is at once.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+/// Attempts to the endpoint that may be under way at once: the most a kill can duplicate.
+const MAX_IN_FLIGHT: u32 = 20;
+
+/// Spaces, a number that a parser would rewrite, and a letter of two bytes: kept as they are.
+const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }"#;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let binary = std::env::var_os("POSTHASTE_BIN")
+        .ok_or_else(|| CannotRun("POSTHASTE_BIN does not name the binary; use `cargo xtask prove thread`".to_owned()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
+    let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
+    runtime.block_on(prove(Path::new(&binary), cycles)).map_err(|error| CannotRun(error.to_string()))
+}
+
+async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {
+    let folder = tempfile::tempdir()?;
+    let mut world = World::begin(binary, folder.path()).await?;
+    let sound = world.a_message_arrives_as_it_was_sent().await?;
+    eprintln!("a message: {sound} of {SOUND} checks hold");
+    for cycle in 0..cycles {
+        world.is_killed_between_accept_and_send().await?;
+        world.is_killed_in_the_middle_of_its_work(cycle).await?;
+        eprintln!("killed {} times, {} messages promised", world.kills, world.promised.len());
+    }
+    let half = world.is_killed_before_it_can_promise().await?;
+    world.everything_promised_arrives().await;
+    Ok(world.figures(cycles, sound, half))
+}
+
+/// How many things are checked of one message.
+const SOUND: usize = 9;
+
+/// A server, its receiver, and what was promised.
+struct World<'a> {
+    binary: &'a Path,
+    folder: &'a Path,
+    server: Posthaste,
+    receiver: Receiver,
+    promised: Vec<String>,
+    kills: u32,
+    /// Messages that arrived although everything was paused.
+    early: usize,
+}
+
+impl<'a> World<'a> {
+    async fn begin(binary: &'a Path, folder: &'a Path) -> io::Result<Self> {
+        let server = Posthaste::start(binary, folder)?;
+        let secret = Secret::generate();
+        let written = secret.reveal();
+        let receiver = Receiver::start(Behaviour::Healthy, secret, SystemClock::new()).await?;
+        let body = format!(
+            "{{\"url\":\"{}\",\"max_in_flight\":{MAX_IN_FLIGHT},\"signing\":{{\"secret\":\"{}\"}}}}",
+            receiver.url(),
+            written.as_str()
+        );
+        let made = call(server.address, Method::POST, "/v1/endpoints", &body).await?;
+        expect(&made, StatusCode::CREATED)?;
+        Ok(Self { binary, folder, server, receiver, promised: Vec::new(), kills: 0, early: 0 })
+    }
+
+    /// One message, looked at from all sides; gives how many checks hold.
+    async fn a_message_arrives_as_it_was_sent(&mut self) -> io::Result<usize> {
+        let body = format!("{{\"event_type\":\"invoice.paid\",\"correlation_id\":\"order-99\",\"payload\":{PAYLOAD}}}");
+        let answer = call(self.server.address, Method::POST, "/v1/messages", &body).await?;
+        expect(&answer, StatusCode::ACCEPTED)?;
+        let id = self.promise(&answer)?;
+        self.waits_for(&id).await;
+        let arrivals = self.receiver.arrivals();
+        let Some(arrival) = arrivals.iter().find(|arrival| arrival.message == id) else { return Ok(0) };
+        let field = |name: &str| arrival.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let path = format!("/v1/deliveries/{}", arrival.delivery);
+        // Its outcome is made durable a moment after the receiver answered.
+        let mut state = String::new();
+        for _ in 0..100 {
+            let shown = call(self.server.address, Method::GET, &path, "").await?;
+            state = shown.text("state").unwrap_or_default().to_owned();
+            if state == "delivered" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let checks: [(&str, bool); SOUND] = [
+            ("the body is the payload, byte for byte", arrival.body == PAYLOAD.as_bytes()),
+            ("the signature is good and recent", arrival.is_signed),
+            ("content-type", field("content-type") == "application/json"),
+            ("user-agent", field("user-agent").starts_with("Posthaste/")),
+            ("posthaste-attempt", field("posthaste-attempt") == "1"),
+            ("posthaste-event-type", field("posthaste-event-type") == "invoice.paid"),
+            ("posthaste-correlation-id", field("posthaste-correlation-id") == "order-99"),
+            ("it arrived once", arrivals.len() == 1),
+            ("the API calls it delivered", state == "delivered"),
+        ];
+        checks.iter().filter(|(_, holds)| !holds).for_each(|(name, _)| eprintln!("does not hold: {name}"));
+        Ok(checks.iter().filter(|(_, holds)| *holds).count())
+    }
+
+    /// Paused, so that nothing can be sent; promised; killed; started again; resumed.
+    async fn is_killed_between_accept_and_send(&mut self) -> io::Result<()> {
+        self.switch("pause").await?;
+        let answer = send(self.server.address, self.promised.len()).await?;
+        expect(&answer, StatusCode::ACCEPTED)?;
+        let id = self.promise(&answer)?;
+        self.kill_and_restart()?;
+        self.early += self.receiver.arrivals().iter().filter(|arrival| arrival.message == id).count();
+        self.switch("resume").await?;
+        self.waits_for(&id).await;
+        Ok(())
+    }
+
+    /// Killed right after one of many promises, each time after another one.
+    async fn is_killed_in_the_middle_of_its_work(&mut self, cycle: u32) -> io::Result<()> {
+        let enough = 1 + (cycle as usize * 7) % BURST;
+        let mut sending = JoinSet::new();
+        for number in 0..BURST {
+            sending.spawn(send(self.server.address, number));
+        }
+        let mut answered = 0;
+        while let Some(ended) = sending.join_next().await {
+            // Once the server is dead the rest fail: they were never promised.
+            let Ok(Ok(answer)) = ended else { continue };
+            expect(&answer, StatusCode::ACCEPTED)?;
+            self.promise(&answer)?;
+            answered += 1;
+            if answered == enough {
+                self.server.kill()?;
+            }
+        }
+        self.kill_and_restart()
+    }
+
+    /// Half a message is no message: whatever it says never arrives.
+    async fn is_killed_before_it_can_promise(&mut self) -> io::Result<usize> {
+        let mut stream = TcpStream::connect(self.server.address).await?;
+        let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n";
+        stream.write_all(format!("{head}{{\"payload\":\"half\"").as_bytes()).await?;
+        stream.flush().await?;
+        self.kill_and_restart()?;
+        let is_half = |arrival: &&Arrival| arrival.body == "\"half\"";
+        Ok(self.receiver.arrivals().iter().filter(is_half).count())
+    }
+
+    async fn everything_promised_arrives(&self) {
+        let lost = |arrivals: &[Arrival]| lost(&self.promised, arrivals);
+        if !self.receiver.waits_for(ARRIVES_WITHIN, |arrivals| lost(arrivals) == 0).await {
+            eprintln!("not everything arrived within {} s", ARRIVES_WITHIN.as_secs());
+        }
+    }
+
+    fn figures(&self, cycles: u32, sound: usize, half: usize) -> Vec<Figure> {
+        let arrivals = self.receiver.arrivals();
+        let arrived = self.promised.len() - lost(&self.promised, &arrivals);
+        let distinct: BTreeSet<&str> = arrivals.iter().map(|arrival| arrival.message.as_str()).collect();
+        let duplicates = arrivals.len() - distinct.len();
+        let unsigned = arrivals.iter().filter(|arrival| !arrival.is_signed).count();
+        // The count itself must be able to fail: nobody promised this one.
+        let control = [self.promised.as_slice(), &["msg_never_promised".to_owned()]].concat();
+        vec![
+            Figure::at_least("checks_of_one_message", count(sound), "checks", count(SOUND)),
+            Figure::at_least("kills", f64::from(self.kills), "kills", f64::from(2 * cycles)),
+            Figure::at_least("arrived", count(arrived), "messages", count(self.promised.len())),
+            Figure::at_most("lost", count(lost(&self.promised, &arrivals)), "messages", 0.0),
+            Figure::at_most("duplicates", count(duplicates), "messages", f64::from(self.kills * MAX_IN_FLIGHT)),
+            Figure::at_most("sent_while_paused", count(self.early), "messages", 0.0),
+            Figure::at_most("unsigned", count(unsigned), "messages", 0.0),
+            Figure::at_most("arrived_unpromised_half", count(half), "messages", 0.0),
+            Figure::at_least("control_lost", count(lost(&control, &arrivals)), "messages", 1.0),
+        ]
+    }
+
+    fn promise(&mut self, answer: &Answer) -> io::Result<String> {
+        let id = answer.text("id").ok_or_else(|| io::Error::other("an answer without an id"))?.to_owned();
+        self.promised.push(id.clone());
+        Ok(id)
+    }
+
+    fn kill_and_restart(&mut self) -> io::Result<()> {
+        self.server.kill()?;
+        self.kills += 1;
+        self.server = Posthaste::start(self.binary, self.folder)?;
+        Ok(())
+    }
+
+    async fn switch(&self, verb: &str) -> io::Result<()> {
+        let answer = call(self.server.address, Method::POST, &format!("/v1/{verb}"), "{\"scope\":\"all\"}").await?;
+        expect(&answer, StatusCode::OK)
+    }
+
+    async fn waits_for(&self, id: &str) {
+        self.receiver.waits_for(ARRIVES_WITHIN, |arrivals| arrivals.iter().any(|arrival| arrival.message == id)).await;
+    }
+}
+
+/// How many promised messages are not in the receiver's log.
+fn lost(promised: &[String], arrivals: &[Arrival]) -> usize {
+    let arrived: BTreeSet<&str> = arrivals.iter().map(|arrival| arrival.message.as_str()).collect();
+    promised.iter().filter(|id| !arrived.contains(id.as_str())).count()
+}
+
+async fn send(server: SocketAddr, number: usize) -> io::Result<Answer> {
+    call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await
+}
+
+fn expect(answer: &Answer, status: StatusCode) -> io::Result<()> {
+    if answer.status == status {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("answered {} instead of {status}: {}", answer.status, answer.body)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
+fn count(number: usize) -> f64 {
+    number as f64
+}

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use posthaste_channels::webhook::{self, Outgoing};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{DeliveryId, EndpointId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
@@ -168,6 +168,13 @@ impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
         match (self.destinations.get(EndpointId(send.start.lane.0)), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
             (_, message) => self.load(send.start, message),
+        }
+    }
+
+    fn lane_changed(&mut self, lane: LaneId) {
+        let endpoint = EndpointId(lane.0);
+        if let Some(known) = self.destinations.get(endpoint) {
+            self.destinations.changed(endpoint, known.endpoint.tenant);
         }
     }
 

@@ -42,21 +42,22 @@ async fn measure(callers: u64, time: Duration) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Arc::new(Sqlite::open_folder(folder.path()).expect("a fresh folder opens"));
     let session = store.open().await.expect("a fresh store opens").session;
-    let work = Arc::new(Work { session, next: AtomicU64::new(1), lanes: lanes(), body: Bytes::from(vec![b'x'; BODY_BYTES]) });
+    let work =
+        Arc::new(Work { session, next: AtomicU64::new(1), lanes: lanes(), body: Bytes::from(vec![b'x'; BODY_BYTES]) });
 
     let (cpu, began) = (cpu_by_thread(), Instant::now());
-    let mut tasks = JoinSet::new();
-    for _ in 0..callers {
+    let accepting = (0..callers).map(|_| {
         let (store, work) = (Arc::clone(&store), Arc::clone(&work));
-        tasks.spawn(async move {
+        async move {
             while began.elapsed() < time {
                 store.accept(session, vec![work.message()]).await.expect("it is accepted");
             }
-        });
-    }
+        }
+    });
+    let mut tasks: JoinSet<()> = accepting.collect();
     let settled = Arc::new(AtomicU64::new(0));
     let groups = Arc::new(AtomicU64::new(0));
-    let settler = {
+    let mut settling: JoinSet<()> = JoinSet::from_iter([{
         let (store, settled, groups) = (Arc::clone(&store), Arc::clone(&settled), Arc::clone(&groups));
         async move {
             loop {
@@ -67,14 +68,12 @@ async fn measure(callers: u64, time: Duration) {
                 groups.fetch_add(1, Ordering::Relaxed);
             }
         }
-    };
-    let mut loop_task = JoinSet::new();
-    loop_task.spawn(settler);
+    }]);
     while tasks.join_next().await.is_some() {}
     let count = settled.load(Ordering::Relaxed).max(1);
     let took = began.elapsed();
     let spent = difference(&cpu, &cpu_by_thread());
-    loop_task.shutdown().await;
+    settling.shutdown().await;
     store.close().await;
     report(callers, count, groups.load(Ordering::Relaxed), took, &spent);
 }

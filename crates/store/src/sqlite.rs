@@ -1,8 +1,8 @@
 //! The promise in one SQLite file: the default store.
 //!
-//! One thread writes ([`writer`]: group commit, [`accept`], [`settle`]), a few read ([`reader`],
-//! [`page`], [`show`]); nothing touches the file on a runtime thread. The tables are in
-//! `sqlite/migrations/`, how fields stand in them in [`column`].
+//! One thread writes (`writer`: the group commit; `accept`, `settle`), a few read (`reader`,
+//! `page`, `show`); nothing touches the file on a runtime thread. The tables are in
+//! `sqlite/migrations/`, how fields stand in them in `column`.
 //!
 //! Invariants: an answer is given after its commit is on the disk; a read that begins after an
 //! answer sees what was answered; the folder belongs to one process at a time.

@@ -6,13 +6,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use posthaste_core::cut::Scope;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::LaneId;
 use posthaste_core::id_map::IdSet;
 use posthaste_core::queue::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Start, Store, StoreError};
+use posthaste_store::{Session, Start, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,9 @@ const ASKED_MAX: usize = 1_024;
 pub trait Transport: std::marker::Send {
     /// Begins an attempt. Does not wait.
     fn send(&mut self, send: Send, now: Timestamp);
+
+    /// A lane's endpoint was ended or changed: what is remembered of it is out of date.
+    fn lane_changed(&mut self, _lane: LaneId) {}
 
     /// Waits for attempts that ended. Losing interest half-way loses none of them.
     fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + std::marker::Send;
@@ -137,13 +141,20 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
                     stopping = true;
                     Event::Drain
                 }
-                Some(reply) = calls.next(), if !calls.is_empty() => Event::Replied(reply?),
+                Some(reply) = calls.next(), if !calls.is_empty() => self.replied(reply?),
                 finished = self.transport.finished() => Event::Finished(finished),
                 Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
                 arrivals = store.arrivals() => Event::Arrived(arrivals),
                 () = &mut timer, if wake.is_some() => Event::Woke,
             };
         }
+    }
+
+    fn replied(&mut self, reply: Reply) -> Event {
+        if let Reply::Cut { scope: Scope::Lane(lane), .. } = reply {
+            self.transport.lane_changed(lane);
+        }
+        Event::Replied(reply)
     }
 
     fn ticket(&mut self, command: Command, answer: oneshot::Sender<Answer>) -> Event {
@@ -176,6 +187,15 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
     }
 }
 
-async fn called<S: Store>(store: &Arc<S>, session: posthaste_store::Session, call: Call) -> Result<Reply, StoreError> {
-    perform(store.as_ref(), session, call).await
+/// Makes a call. A read that fails is made again later; a write that fails ends the loop, since
+/// nobody can say what became of it.
+async fn called<S: Store>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
+    let again = matches!(call, Call::Page(..) | Call::Lanes(_)).then(|| call.clone());
+    match (perform(store.as_ref(), session, call).await, again) {
+        (Err(error @ StoreError::Database { .. }), Some(call)) => {
+            tracing::warn!(%error, "the store could not be read; trying again");
+            Ok(Reply::Failed(call))
+        }
+        (reply, _) => reply,
+    }
 }

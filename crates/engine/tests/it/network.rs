@@ -19,29 +19,29 @@ use tokio::time::Instant;
 
 /// What a look-up gives.
 #[derive(Clone, Debug)]
-pub enum Lookup {
+pub(crate) enum Lookup {
     Addresses(Vec<IpAddr>),
     Fails(NoAnswer),
     NeverEnds,
 }
 
-pub fn addresses(list: &[&str]) -> Lookup {
+pub(crate) fn addresses(list: &[&str]) -> Lookup {
     Lookup::Addresses(list.iter().map(|text| text.parse().expect("an address")).collect())
 }
 
 /// Answers in the order told, whatever the name; the last answer stays.
 #[derive(Debug)]
-pub struct Names {
+pub(crate) struct Names {
     answers: Mutex<VecDeque<Lookup>>,
     asked: Mutex<usize>,
 }
 
 impl Names {
-    pub fn new(answers: impl IntoIterator<Item = Lookup>) -> Arc<Self> {
+    pub(crate) fn new(answers: impl IntoIterator<Item = Lookup>) -> Arc<Self> {
         Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), asked: Mutex::new(0) })
     }
 
-    pub fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         *self.asked.lock().expect("no test panics while it asks")
     }
 
@@ -70,7 +70,7 @@ impl Resolve for Names {
 
 /// Writes down every address somebody connects to, and connects to a receiver instead.
 #[derive(Debug)]
-pub struct Witness {
+pub(crate) struct Witness {
     receiver: SocketAddr,
     dialled: Mutex<Vec<SocketAddr>>,
     patience: Patience,
@@ -78,7 +78,7 @@ pub struct Witness {
 
 /// When a connection is given to whoever asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// At once.
     None,
     /// Once the receiver has done something: sent bytes, closed or reset.
@@ -88,11 +88,11 @@ pub enum Patience {
 }
 
 impl Witness {
-    pub fn new(receiver: SocketAddr, patience: Patience) -> Arc<Self> {
+    pub(crate) fn new(receiver: SocketAddr, patience: Patience) -> Arc<Self> {
         Arc::new(Self { receiver, dialled: Mutex::default(), patience })
     }
 
-    pub fn dialled(&self) -> Vec<SocketAddr> {
+    pub(crate) fn dialled(&self) -> Vec<SocketAddr> {
         self.dialled.lock().expect("no test panics while it dials").clone()
     }
 }
@@ -113,13 +113,13 @@ impl Dial for Witness {
 }
 
 /// A connector under test, and where its results come back.
-pub struct Bench {
-    pub connector: Connector,
+pub(crate) struct Bench {
+    pub(crate) connector: Connector,
     results: mpsc::Receiver<Done>,
     rules: TargetRules,
 }
 
-pub fn loopback_allowed() -> TargetRules {
+pub(crate) fn loopback_allowed() -> TargetRules {
     TargetRules {
         allow_http: true,
         allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
@@ -127,26 +127,26 @@ pub fn loopback_allowed() -> TargetRules {
     }
 }
 
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings { rules: loopback_allowed(), ..Settings::default() }
 }
 
 /// Far below the defaults, far above what loopback needs: for what must run into it.
-pub const SHORT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
 impl Bench {
     /// Over real sockets, to addresses on loopback alone.
-    pub fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings) -> Self {
         Self::with(settings, Names::new([]), Arc::new(Tcp), Roots::none())
     }
 
-    pub fn with(settings: Settings, names: Arc<Names>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
+    pub(crate) fn with(settings: Settings, names: Arc<Names>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
         let rules = settings.rules.clone();
         let (connector, results) = Connector::with_dial(settings, names, dial, roots);
         Self { connector, results, rules }
     }
 
-    pub fn job(&self, token: u64, url: &str) -> Job {
+    pub(crate) fn job(&self, token: u64, url: &str) -> Job {
         Job {
             token,
             target: Arc::new(Target::parse(url, &self.rules).expect("a target the test may contact")),
@@ -155,12 +155,12 @@ impl Bench {
         }
     }
 
-    pub async fn next(&mut self) -> Done {
+    pub(crate) async fn next(&mut self) -> Done {
         self.results.recv().await.expect("the connector lives as long as the bench")
     }
 
     /// One attempt from start to end.
-    pub async fn attempt(&mut self, url: &str) -> Done {
+    pub(crate) async fn attempt(&mut self, url: &str) -> Done {
         let job = self.job(7, url);
         self.connector.send(job).expect("a connector with room takes a job");
         let done = self.next().await;
@@ -168,23 +168,23 @@ impl Bench {
         done
     }
 
-    pub async fn answer(&mut self, url: &str) -> Answer {
+    pub(crate) async fn answer(&mut self, url: &str) -> Answer {
         self.attempt(url).await.result.expect("an answer")
     }
 
-    pub async fn fault(&mut self, url: &str) -> Fault {
+    pub(crate) async fn fault(&mut self, url: &str) -> Fault {
         self.attempt(url).await.result.expect_err("a fault")
     }
 
     /// Until a connection that its receiver closed has been noticed.
-    pub async fn until_no_connection(&self) {
+    pub(crate) async fn until_no_connection(&self) {
         while self.connector.connections() > 0 {
             tokio::task::yield_now().await;
         }
     }
 }
 
-pub fn request(body: &str) -> Request<Full<Bytes>> {
+pub(crate) fn request(body: &str) -> Request<Full<Bytes>> {
     Request::post("http://elsewhere.invalid/ignored")
         .header("content-type", "application/json")
         .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
@@ -192,7 +192,7 @@ pub fn request(body: &str) -> Request<Full<Bytes>> {
 }
 
 /// The code an operator would see: the refusal's, else the cause's.
-pub fn code(done: &Done) -> &'static str {
+pub(crate) fn code(done: &Done) -> &'static str {
     match &done.result {
         Ok(answer) => classify::status(answer.status.as_u16()).code(),
         Err(Fault { cause: Cause::AddressRefused, detail: Some(refusal) }) => refusal,

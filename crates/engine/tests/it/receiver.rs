@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-pub const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 /// One thing a receiver does with a connection. A script that ends closes it.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Reads a request, head and body.
     Read,
     /// Reads no more than the first byte.
@@ -32,12 +32,12 @@ pub enum Step {
     Serve,
 }
 
-pub fn write(text: impl AsRef<[u8]>) -> Step {
+pub(crate) fn write(text: impl AsRef<[u8]>) -> Step {
     Step::Write(text.as_ref().to_vec())
 }
 
 /// Listens on loopback; its tasks end with it.
-pub struct Receiver {
+pub(crate) struct Receiver {
     address: SocketAddr,
     seen: Arc<Seen>,
     _tasks: JoinSet<()>,
@@ -51,12 +51,12 @@ struct Seen {
 
 impl Receiver {
     /// The first connection gets the first script, and so on; the last one is for all that follow.
-    pub async fn start(scripts: Vec<Vec<Step>>) -> Self {
+    pub(crate) async fn start(scripts: Vec<Vec<Step>>) -> Self {
         Self::listen(scripts, None).await
     }
 
     /// The same over TLS.
-    pub async fn start_tls(scripts: Vec<Vec<Step>>, acceptor: TlsAcceptor) -> Self {
+    pub(crate) async fn start_tls(scripts: Vec<Vec<Step>>, acceptor: TlsAcceptor) -> Self {
         Self::listen(scripts, Some(acceptor)).await
     }
 
@@ -69,20 +69,20 @@ impl Receiver {
         Self { address, seen, _tasks: tasks }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
     /// The requests read so far, as they came over the wire.
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.seen.requests.lock().expect("no receiver panics").clone()
     }
 }

@@ -13,13 +13,13 @@ use crate::network::{Bench, Names, Patience, SHORT, Witness, addresses, settings
 use crate::receiver::{Receiver, Step, write};
 
 /// An authority of our own.
-pub struct Authority {
+pub(crate) struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("randomness");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -28,16 +28,16 @@ impl Authority {
     }
 
     /// Believes this authority alone.
-    pub fn roots(&self) -> Roots {
+    pub(crate) fn roots(&self) -> Roots {
         Roots::none().with(self.certificate.clone()).expect("an authority's certificate")
     }
 
     /// A receiver's side of TLS, valid for these names and addresses.
-    pub fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
-        self.acceptor_with(params(names))
+    pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
+        self.acceptor_with(&params(names))
     }
 
-    fn acceptor_with(&self, params: CertificateParams) -> TlsAcceptor {
+    fn acceptor_with(&self, params: &CertificateParams) -> TlsAcceptor {
         let key = KeyPair::generate().expect("randomness");
         let certificate = params.signed_by(&key, &self.issuer).expect("a receiver's certificate");
         acceptor(certificate.der().clone(), &key)
@@ -101,10 +101,10 @@ async fn a_certificate_we_cannot_believe_gets_no_byte_of_the_message() {
     check_refused(authority.acceptor(&["other.example.com", "example.com"]), &authority).await;
     let mut expired = params(&[NAME]);
     expired.not_after = date_time_ymd(2020, 1, 1);
-    check_refused(authority.acceptor_with(expired), &authority).await;
+    check_refused(authority.acceptor_with(&expired), &authority).await;
     let mut early = params(&[NAME]);
     early.not_before = date_time_ymd(3000, 1, 1);
-    check_refused(authority.acceptor_with(early), &authority).await;
+    check_refused(authority.acceptor_with(&early), &authority).await;
 }
 
 #[tokio::test]

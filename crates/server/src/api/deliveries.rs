@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
-use posthaste_core::Why;
+use posthaste_core::{Hold, Why};
 use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
@@ -34,7 +34,15 @@ pub async fn show<S: Store, C: Clock>(
     let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
-    Ok(json(StatusCode::OK, &Shown::of(public_id, message, endpoint, accepted_at, &view)))
+    let ids = Ids { id: public_id, message, endpoint };
+    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, &view, api.engine.now())))
+}
+
+/// The ids of a delivery and of what it joins.
+struct Ids {
+    id: String,
+    message: String,
+    endpoint: String,
 }
 
 #[derive(Serialize)]
@@ -71,7 +79,8 @@ struct Waiting {
 }
 
 impl Shown {
-    fn of(id: String, message: String, endpoint: String, accepted_at: Timestamp, view: &View) -> Self {
+    fn of(ids: Ids, accepted_at: Timestamp, view: &View, now: Timestamp) -> Self {
+        let Ids { id, message, endpoint } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
             Life::Delivered { at } => (Some(at), None),
@@ -96,7 +105,7 @@ impl Shown {
             delivered_at: delivered_at.map(value::write_time),
             failed_at: failed_at.map(value::write_time),
             attempts: view.shown.attempts.iter().map(ShownAttempt::of).collect(),
-            waiting: waiting(view),
+            waiting: waiting(view, now),
         }
     }
 }
@@ -126,9 +135,22 @@ fn phase(view: &View) -> Phase {
     }
 }
 
-fn waiting(view: &View) -> Option<Waiting> {
+fn waiting(view: &View, now: Timestamp) -> Option<Waiting> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
+    let hold = due_later(&view.shown.delivery.state, now).filter(|_| hold.why == Why::Turn).unwrap_or(hold);
     Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail: detail(hold.why) })
+}
+
+/// What is due later than the loop looks ahead is not in its memory: it can only say that it is not
+/// its turn, and the row knows why.
+fn due_later(state: &Life, now: Timestamp) -> Option<Hold> {
+    let until = state.due().filter(|due| *due > now)?;
+    let why = match state {
+        Life::Retry { .. } => Why::Backoff,
+        Life::AwaitingAck { .. } => Why::Ack,
+        _ => Why::Scheduled,
+    };
+    Some(Hold { why, until: Some(until) })
 }
 
 fn detail(why: Why) -> &'static str {

@@ -39,7 +39,7 @@ pub async fn preview(request: Request) -> Answer {
     fields.finish()?;
     let policy = Policy::build(&spec).map_err(|bad| {
         let at = |one: posthaste_core::policy::BadPolicy| Complaint {
-            pointer: format!("/policy/{}", one.field.replace('.', "/").replace('[', "/").replace(']', "")),
+            pointer: format!("/policy/{}", one.field.replace(['.', '['], "/").replace(']', "")),
             detail: one.reason,
         };
         Problem::of_body(Code::InvalidBody, bad.into_iter().map(at).collect())

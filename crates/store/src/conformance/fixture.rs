@@ -135,6 +135,7 @@ impl<S: Store> Case<S> {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "what is compared is mostly made on the spot")]
     pub(super) fn same<T: PartialEq + Debug>(&self, what: &str, found: T, expected: T) {
         if found != expected {
             self.fail(&format!("{what}\n   found: {found:#?}\nexpected: {expected:#?}"));

@@ -71,7 +71,11 @@ pub(super) async fn the_next_due_time_lies_beyond_what_was_asked_for<S: Store>(c
     let page = case.page(query, MANY).await;
     case.same("what is due", ids(&page), vec![due]);
     case.same("when to come again", page.next_due, Some(after(11)));
-    case.same("nothing beyond the last", case.page(Query::Delayed { after: None, until: after(30) }, 1).await.next_due, None);
+    case.same(
+        "nothing beyond the last",
+        case.page(Query::Delayed { after: None, until: after(30) }, 1).await.next_due,
+        None,
+    );
 }
 
 pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Statement};
 
-use super::column::{bind_delivery, delivery_columns, key, place_number, DELIVERY_COLUMNS};
+use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
 use crate::row::Accepted;
 
 /// The statements of an accept.

@@ -39,7 +39,8 @@ pub(super) fn remove(conn: &Connection, scope: Scope) -> rusqlite::Result<()> {
 /// Every cut, in the order of their scopes, without what they spared.
 pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
     let doing = failed("read the cuts");
-    let mut sql = conn.prepare("SELECT kind, scope, upto, cause, at_ms FROM cut ORDER BY kind, scope").map_err(&doing)?;
+    let mut sql =
+        conn.prepare("SELECT kind, scope, upto, cause, at_ms FROM cut ORDER BY kind, scope").map_err(&doing)?;
     let mut rows = sql.query([]).map_err(&doing)?;
     let mut cuts = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {

@@ -192,8 +192,7 @@ impl Kept {
         tenant: TenantId,
         endpoints: Vec<Endpoint>,
     ) -> Vec<Arc<Endpoint>> {
-        let list: Vec<Arc<Endpoint>> =
-            self.keep(read_at, endpoints).into_iter().map(|entry| entry.endpoint).collect();
+        let list: Vec<Arc<Endpoint>> = self.keep(read_at, endpoints).into_iter().map(|entry| entry.endpoint).collect();
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if maps.changes == read_at && list.len() <= KEPT_MAX {
             maps.make_room(list.len());

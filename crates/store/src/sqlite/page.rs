@@ -11,7 +11,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
 
-use super::column::{delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number, DELIVERY_COLUMNS};
+use super::column::{
+    DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
+};
 use super::{cut, failed};
 use crate::StoreError;
 use crate::row::{Page, Query, Row};
@@ -90,12 +92,7 @@ pub(super) fn count_covered(conn: &Connection, scope: Scope) -> Result<u64, Stor
     Ok(count.unsigned_abs())
 }
 
-fn left(
-    conn: &Connection,
-    after: Option<DeliveryId>,
-    before: WriterId,
-    limit: u32,
-) -> Result<Vec<Row>, StoreError> {
+fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u32) -> Result<Vec<Row>, StoreError> {
     let after = after.map_or(-1, |id| key(id.0));
     rows(conn, LEFT, (after, key(Key::new(before, 0)), limit))
 }
@@ -177,8 +174,12 @@ mod tests {
         let conn = Connection::open_in_memory().expect("memory is there");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
-        let steps = explain.query_map([], |row| row.get::<_, String>(3)).expect("unbound parameters are null");
-        steps.collect::<Result<Vec<_>, _>>().expect("steps are text").join("; ")
+        let mut rows = explain.raw_query();
+        let mut steps: Vec<String> = Vec::new();
+        while let Some(row) = rows.next().expect("unbound parameters are null") {
+            steps.push(row.get(3).expect("a step is text"));
+        }
+        steps.join("; ")
     }
 
     #[test]

@@ -10,8 +10,11 @@ use crate::row::{Pause, PauseScope};
 
 pub(super) fn put(conn: &Connection, pause: Pause) -> rusqlite::Result<()> {
     let (kind, scope) = pause_columns(pause.scope);
-    conn.prepare_cached("INSERT OR REPLACE INTO pause (kind, scope, until_ms) VALUES (?1, ?2, ?3)")?
-        .execute((kind, scope, pause.until.map(Timestamp::as_millis)))?;
+    conn.prepare_cached("INSERT OR REPLACE INTO pause (kind, scope, until_ms) VALUES (?1, ?2, ?3)")?.execute((
+        kind,
+        scope,
+        pause.until.map(Timestamp::as_millis),
+    ))?;
     Ok(())
 }
 

@@ -70,9 +70,8 @@ fn connect(path: &Path, extra: OpenFlags) -> Result<Connection, StoreError> {
 
 fn migrate(mut conn: Connection, folder: &Folder) -> Result<Connection, StoreError> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed("begin the migration"))?;
-    let found: u32 = tx
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(failed("read the database's version"))?;
+    let found: u32 =
+        tx.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("read the database's version"))?;
     let Some(missing) = MIGRATIONS.get(found as usize..) else {
         let known = MIGRATIONS.len();
         return Err(folder.refused(format!(

@@ -5,7 +5,7 @@
 use posthaste_core::queue::Record;
 use rusqlite::{Connection, Statement};
 
-use super::column::{bind_attempt, bind_delivery, delivery_columns, key, place_number, DELIVERY_COLUMNS};
+use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
 use super::pause;
 use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
 

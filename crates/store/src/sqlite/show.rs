@@ -10,7 +10,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::column::{attempt, delivery, delivery_columns, get, key, stored_cause, stored_key, DELIVERY_COLUMNS};
+use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::{failed, page};
 use crate::StoreError;
 use crate::row::{Attempt, Message, Shown};

@@ -144,7 +144,9 @@ impl Request {
 
     fn session(&self) -> Option<Session> {
         match self {
-            Self::Accept { session, .. } | Self::Settle { session, .. } | Self::Change { session, .. } => Some(*session),
+            Self::Accept { session, .. } | Self::Settle { session, .. } | Self::Change { session, .. } => {
+                Some(*session)
+            }
             Self::Open { .. } | Self::Stop => None,
         }
     }

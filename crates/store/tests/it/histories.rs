@@ -31,11 +31,30 @@ enum Step {
     Accept(Vec<Draft>),
     Settle(Vec<Outcome>),
     Spill(Vec<usize>),
-    Cut { lane: bool, of: usize, cause: Cause, spared: Vec<usize> },
-    Uncut { lane: bool, of: usize },
-    Pause { kind: u8, of: u64, until: Option<i64> },
-    Resume { kind: u8, of: u64 },
-    PutEndpoint { lane: u64, secrets: usize, order: Order },
+    Cut {
+        lane: bool,
+        of: usize,
+        cause: Cause,
+        spared: Vec<usize>,
+    },
+    Uncut {
+        lane: bool,
+        of: usize,
+    },
+    Pause {
+        kind: u8,
+        of: u64,
+        until: Option<i64>,
+    },
+    Resume {
+        kind: u8,
+        of: u64,
+    },
+    PutEndpoint {
+        lane: u64,
+        secrets: usize,
+        order: Order,
+    },
     /// A new session takes over; the old one tries something.
     Open,
     /// The process ends and another opens the folder.
@@ -379,7 +398,10 @@ impl Both {
             return;
         }
         let of = |arrivals: Vec<posthaste_store::Arrival>| {
-            arrivals.into_iter().map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message)).collect::<Vec<_>>()
+            arrivals
+                .into_iter()
+                .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message))
+                .collect::<Vec<_>>()
         };
         let (expected, found) = (of(self.memory.arrivals().await), of(self.sqlite().arrivals().await));
         assert_eq!(found, expected);

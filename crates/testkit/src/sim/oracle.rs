@@ -27,6 +27,9 @@ impl fmt::Display for Violation {
 /// A hold must have changed this long after it was seen to be over.
 const HOLD_GRACE: Ms = 5_000;
 
+/// A receipt is waited for five minutes, and no policy with a window waits longer than two.
+const WAIT_MOST: Ms = 420_000;
+
 /// Everything that went wrong in a run.
 pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     let facts = Facts::new(plan, history);
@@ -124,7 +127,7 @@ impl<'a> Facts<'a> {
             // The next wait is at most a tenth longer than asked for.
             let too_late = |it: &&Request| {
                 let until = it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
-                window.is_some_and(|end| until + 120_000 > end)
+                window.is_some_and(|end| until + WAIT_MOST > end)
             };
             let out_of_window = requests.iter().any(|it| too_late(&it));
             let refused = answered(|code| (300..500).contains(&code) && code != 408 && code != 429);

@@ -1,0 +1,113 @@
+//! A server on a free port, the one place that touches its start.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use posthaste_crypto::public_id::IdKey;
+use posthaste_engine::clock::SystemClock;
+use posthaste_engine::connector::{self, Roots};
+use posthaste_engine::engine::Settings;
+use posthaste_engine::target::TargetRules;
+use posthaste_server::run::{RunError, run};
+use posthaste_store::MemoryStore;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), RunError>>,
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    /// The code of a problem and the first pointer it names.
+    pub(crate) fn problem(&self) -> (u16, &str, &str) {
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
+        assert_eq!(self.body["status"], self.status.as_u16());
+        let text = |value: &'static str| self.body[value].as_str().unwrap_or_default();
+        assert!(!text("title").is_empty() && !text("detail").is_empty() && !text("type").is_empty(), "{}", self.body);
+        let pointer = self.body["errors"][0]["pointer"].as_str().unwrap_or_default();
+        (self.status.as_u16(), text("code"), pointer)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.body[name].as_str().unwrap_or_else(|| panic!("{name} is a text in {}", self.body))
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        let loopback = "127.0.0.0/8".parse().expect("a network");
+        let rules = TargetRules { allow_http: true, allow_networks: vec![loopback], ..TargetRules::default() };
+        let settings = Settings {
+            limits: posthaste_core::queue::Limits::default(),
+            connector: connector::Settings { rules, ..connector::Settings::default() },
+            roots: Roots::none(),
+            ids: IdKey::from_bytes([7; 16]),
+            seed: 1,
+        };
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let store = Arc::new(MemoryStore::default());
+        task.spawn(run(store, SystemClock::new(), settings, listener, stop.clone()));
+        Self { address, stop, task }
+    }
+
+    /// Ends it as a signal would.
+    pub(crate) async fn stop(mut self) -> Result<(), RunError> {
+        self.stop.cancel();
+        self.task.join_next().await.expect("the server runs").expect("it does not panic")
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
+        self.call(Method::POST, path, body).await
+    }
+
+    pub(crate) async fn call(&self, method: Method, path: &str, body: &str) -> Answer {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        self.send(request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request")).await
+    }
+
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Answer {
+        request.headers_mut().insert("host", "localhost".parse().expect("a header's value"));
+        let stream = TcpStream::connect(self.address).await.expect("the server listens");
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        let exchange = async {
+            let response = sender.send_request(request).await.expect("an answer");
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.expect("a whole body").to_bytes();
+            drop(sender);
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            Answer { status: head.status, headers: head.headers, body }
+        };
+        tokio::join!(exchange, connection).0
+    }
+
+    /// An endpoint that nobody listens at, and its id.
+    pub(crate) async fn endpoint(&self, more: &str) -> String {
+        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "http://127.0.0.1:9999/hook"{more}}}"#)).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        made.text("id").to_owned()
+    }
+}

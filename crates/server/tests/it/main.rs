@@ -1,0 +1,9 @@
+//! The HTTP API over real sockets, in this process, over the memory store.
+
+mod deliveries;
+mod endpoints;
+mod fixture;
+mod messages;
+mod policies;
+mod shape;
+mod switch;

@@ -1,0 +1,111 @@
+//! Taking messages in.
+
+use http::StatusCode;
+
+use crate::fixture::Server;
+
+#[tokio::test]
+async fn a_message_to_everybody_counts_its_deliveries() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    server.endpoint(r#", "event_types": ["invoice.*"]"#).await;
+    server.endpoint(r#", "event_types": ["order.paid"]"#).await;
+    let answer = server.post("/v1/messages", r#"{"event_type": "invoice.paid", "payload": {"a": 1}}"#).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    assert_eq!(answer.body["deliveries"], 2);
+    assert!(answer.text("id").starts_with("msg_"));
+    assert_eq!(answer.text("correlation_id"), answer.text("id"), "the message's own id, where none was given");
+    assert!(answer.body["expires_at"].is_null());
+    assert_eq!(answer.body["notes"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn a_message_nobody_wants_is_accepted_with_a_note() {
+    let server = Server::start().await;
+    let answer = server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
+    assert_eq!((answer.status, &answer.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()));
+    assert_eq!(answer.body["notes"][0], "no endpoint wants this event: nothing will be sent");
+}
+
+#[tokio::test]
+async fn a_named_endpoint_gets_it_once_however_often_it_is_named() {
+    let server = Server::start().await;
+    let id = server.endpoint("").await;
+    server.endpoint("").await;
+    let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}", "{id}"]}}}}"#)).await;
+    assert_eq!(answer.body["deliveries"], 1);
+}
+
+#[tokio::test]
+async fn everything_a_message_can_say_is_taken() {
+    let server = Server::start().await;
+    let body = r#"{"payload": [], "event_type": "a.b", "correlation_id": "order-99", "tier": 1, "ttl": "24h",
+                   "deliver_at": null, "require_ack": false}"#;
+    let answer = server.post("/v1/messages", body).await;
+    assert_eq!(answer.text("correlation_id"), "order-99");
+    let time = |name: &str| answer.text(name).parse::<jiff::Timestamp>().expect("a time");
+    assert_eq!(time("expires_at").duration_since(time("accepted_at")).as_hours(), 24);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_message_is_told_with_its_place() {
+    let server = Server::start().await;
+    let cases = [
+        ("", "invalid_json", ""),
+        ("{", "invalid_json", ""),
+        ("[]", "invalid_body", ""),
+        ("{}", "invalid_body", "/payload"),
+        (r#"{"payload": 1, "event_typ": "a"}"#, "invalid_body", "/event_typ"),
+        (r#"{"payload": 1, "event_type": "a b"}"#, "invalid_body", "/event_type"),
+        (r#"{"payload": 1, "payload": 2}"#, "invalid_body", "/payload"),
+        (r#"{"payload": 1, "tier": 4}"#, "invalid_body", "/tier"),
+        (r#"{"payload": 1, "ttl": "31d"}"#, "invalid_body", "/ttl"),
+        (r#"{"payload": 1, "deliver_at": "2999-01-01T00:00:00Z"}"#, "invalid_body", "/deliver_at"),
+        (r#"{"payload": 1, "correlation_id": "a b"}"#, "invalid_body", "/correlation_id"),
+        (r#"{"payload": 1, "to": {"endpoints": []}}"#, "invalid_body", "/to/endpoints"),
+        (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "invalid_body", "/to/endpoints"),
+        (r#"{"payload": 1, "to": {"endpoint": "x"}}"#, "invalid_body", "/to/endpoint"),
+        (r#"{"payload": 1, "to": {"subjects": ["x"]}}"#, "not_built_yet", "/to/subjects"),
+        (r#"{"payload": 1, "notification": {"title": "x"}}"#, "not_built_yet", "/notification"),
+    ];
+    for (body, code, pointer) in cases {
+        assert_eq!(server.post("/v1/messages", body).await.problem(), (400, code, pointer), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_id_of_another_kind_is_no_endpoint() {
+    let server = Server::start().await;
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let swapped = message.text("id").replace("msg_", "ep_");
+    let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
+    assert_eq!(answer.problem(), (400, "invalid_body", "/to/endpoints"));
+}
+
+#[tokio::test]
+async fn bodies_payloads_and_depth_have_bounds() {
+    let server = Server::start().await;
+    let payload = |bytes: usize| format!(r#"{{"payload": "{}"}}"#, "x".repeat(bytes - 2));
+    assert_eq!(server.post("/v1/messages", &payload(1_000_000)).await.status, StatusCode::ACCEPTED);
+    assert_eq!(server.post("/v1/messages", &payload(1_000_001)).await.problem(), (413, "payload_too_large", ""));
+    assert_eq!(server.post("/v1/messages", &payload(2_000_000)).await.problem(), (413, "body_too_large", ""));
+    let nested = |levels: usize| format!(r#"{{"payload": {}{}}}"#, "[".repeat(levels - 1), "]".repeat(levels - 1));
+    assert_eq!(server.post("/v1/messages", &nested(64)).await.status, StatusCode::ACCEPTED);
+    assert_eq!(server.post("/v1/messages", &nested(65)).await.problem(), (400, "invalid_body", ""));
+}
+
+#[tokio::test]
+async fn a_waiting_message_can_be_cancelled_once() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let body = r#"{"payload": 1, "deliver_at": "2026-11-30T00:00:00Z"}"#;
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(48);
+    let body = body.replace("2026-11-30T00:00:00Z", &later.to_string());
+    let message = server.post("/v1/messages", &body).await;
+    let path = format!("/v1/messages/{}/cancel", message.text("id"));
+    let answer = server.post(&path, "").await;
+    assert_eq!((answer.status, answer.body), (StatusCode::OK, serde_json::json!({"ended": 1, "in_flight": 0})));
+    assert_eq!(server.post(&path, "{}").await.body, serde_json::json!({"ended": 0, "in_flight": 0}));
+    assert_eq!(server.post(&path, r#"{"force": true}"#).await.problem(), (400, "invalid_body", "/force"));
+    assert_eq!(server.post("/v1/messages/msg_0/cancel", "").await.problem(), (404, "not_found", ""));
+}

@@ -1,0 +1,66 @@
+//! What every answer has in common, and how a server ends.
+
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+
+use crate::fixture::Server;
+
+#[tokio::test]
+async fn every_answer_has_a_request_id_of_its_own() {
+    let server = Server::start().await;
+    let first = server.get("/healthz").await;
+    let second = server.get("/nowhere").await;
+    assert!(first.headers["request-id"].to_str().expect("text").starts_with("req_"));
+    assert_ne!(first.headers["request-id"], second.headers["request-id"]);
+}
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_problems_too() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/v1/nothing").await.problem(), (404, "not_found", ""));
+    let wrong = server.call(Method::DELETE, "/v1/messages", "").await;
+    assert_eq!(wrong.problem(), (405, "method_not_allowed", ""));
+    assert_eq!(wrong.headers["allow"], "POST");
+}
+
+#[tokio::test]
+async fn the_health_checks_answer() {
+    let server = Server::start().await;
+    for path in ["/healthz", "/readyz"] {
+        let answer = server.get(path).await;
+        assert_eq!((answer.status, answer.text("status")), (StatusCode::OK, "ok"));
+    }
+}
+
+#[tokio::test]
+async fn parameters_are_known_or_refused_with_the_nearest() {
+    let server = Server::start().await;
+    let answer = server.get("/v1/endpoints?limt=5").await;
+    assert_eq!(answer.problem(), (400, "unknown_parameter", ""));
+    assert!(answer.text("detail").ends_with("the nearest is limit"), "{}", answer.body);
+    assert_eq!(server.post("/v1/messages?dry=1", "{}").await.problem(), (400, "unknown_parameter", ""));
+    assert_eq!(server.get("/v1/endpoints?limit=0").await.problem(), (400, "invalid_parameter", ""));
+    assert_eq!(server.get("/v1/endpoints?limit=1&limit=2").await.problem(), (400, "invalid_parameter", ""));
+}
+
+#[tokio::test]
+async fn promises_that_cannot_be_kept_yet_are_refused() {
+    let server = Server::start().await;
+    let with = |name: &'static str, value: &'static str| {
+        Request::post("/v1/messages").header(name, value).body(Full::from(r#"{"payload": 1}"#)).expect("a request")
+    };
+    assert_eq!(server.send(with("idempotency-key", "a")).await.problem(), (400, "not_built_yet", ""));
+    assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (400, "not_built_yet", ""));
+    assert_eq!(server.send(with("posthaste-tenant", "default")).await.status, StatusCode::ACCEPTED);
+    assert_eq!(server.send(with("content-type", "text/plain")).await.problem(), (415, "not_json", ""));
+    assert_eq!(server.send(with("content-type", "Application/JSON; charset=utf-8")).await.status, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
+async fn a_server_without_work_ends_at_once_and_in_order() {
+    let server = Server::start().await;
+    let address = server.address;
+    assert_eq!(server.get("/readyz").await.status, StatusCode::OK);
+    server.stop().await.expect("an orderly end");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}

@@ -75,7 +75,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         println!("{}", table(args, &figures));
     }
-    ensure!(figures.delivered >= figures.accepted, "{} accepted messages did not arrive", figures.accepted - figures.delivered);
+    ensure!(
+        figures.delivered >= figures.accepted,
+        "{} accepted messages did not arrive",
+        figures.accepted - figures.delivered
+    );
     Ok(())
 }
 
@@ -151,7 +155,8 @@ async fn post(address: SocketAddr, path: &str, body: &str) -> Result<Answer> {
 
 /// Runs a part that works for some seconds and tells what it did.
 fn work(part: &str, target: SocketAddr, args: &Args, seconds: u64, endpoints: &[String]) -> Result<Worked> {
-    let numbers = [seconds, args.messages, args.connections.into(), args.payload.into()].map(|number| number.to_string());
+    let numbers =
+        [seconds, args.messages, args.connections.into(), args.payload.into()].map(|number| number.to_string());
     let [seconds, messages, connections, payload] = &numbers;
     let (target, endpoints) = (target.to_string(), endpoints.join(","));
     let args = [

@@ -104,14 +104,14 @@ fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, BadConfig
 }
 
 fn read(layers: &mut Layers) -> Option<Config> {
-    let listen = layers.get("listen", |setting| {
-        parsed(setting, "an address such as 127.0.0.1:8400")
-    });
+    let listen = layers.get("listen", |setting| parsed(setting, "an address such as 127.0.0.1:8400"));
     let data = layers.get("data", |setting| match setting.text() {
         "" => Err("must name a folder".to_owned()),
         folder => Ok(PathBuf::from(folder)),
     });
-    let log = layers.get("log", |setting| parsed(setting, "a level such as info, or a list such as \"info,posthaste_engine=debug\""));
+    let log = layers.get("log", |setting| {
+        parsed(setting, "a level such as info, or a list such as \"info,posthaste_engine=debug\"")
+    });
     let attempt_timeout = layers.get("attempt_timeout", |setting| {
         let range = Duration::from_secs(1)..=ATTEMPT_TIMEOUT_MAX;
         let given = duration::parse(setting.text()).filter(|given| range.contains(given));
@@ -122,9 +122,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         given.ok_or_else(|| format!("must be 1 to {SLOTS_MAX}"))
     });
     let allow_http = layers.get("targets.allow_http", |setting| Ok(setting.truth()));
-    let allow_networks = layers.get("targets.allow_networks", |setting| {
-        list(setting, "a network such as 10.1.0.0/16")
-    });
+    let allow_networks = layers.get("targets.allow_networks", |setting| list(setting, "a network such as 10.1.0.0/16"));
     let deny_hosts = layers.get("targets.deny_hosts", |setting| {
         list::<HostPattern>(setting, "a host such as example.net or a pattern such as *.example.net")
     });
@@ -177,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_flag_beats_the_environment_which_beats_the_file() {
-        let file = "listen = \"127.0.0.1:1\"\nslots = 7\ndata = \"from-file\"\n[targets]\nallow_networks = [\"10.0.0.0/8\"]";
+        let file =
+            "listen = \"127.0.0.1:1\"\nslots = 7\ndata = \"from-file\"\n[targets]\nallow_networks = [\"10.0.0.0/8\"]";
         let environment = [("POSTHASTE_LISTEN", "127.0.0.1:2"), ("POSTHASTE_DATA", "from-env")];
         let flags = Flags { listen: Some("127.0.0.1:3".to_owned()), ..Flags::default() };
         let config = parse(&environment, file, &flags).expect("good settings");
@@ -211,7 +210,8 @@ mod tests {
 
     #[test]
     fn every_complaint_comes_at_once_and_says_where() {
-        let file = "lisen = \"x\"\nslots = \"many\"\nattempt_timeout = \"45s\"\n[targets]\nallow_htp = true\n[sinks]\na = 1";
+        let file =
+            "lisen = \"x\"\nslots = \"many\"\nattempt_timeout = \"45s\"\n[targets]\nallow_htp = true\n[sinks]\na = 1";
         let environment = [("POSTHASTE_TARGETS__DENY_HOSTS", "*"), ("POSTHASTE_LOGG", "info")];
         let told = complaints(&environment, file);
         assert_eq!(

@@ -117,7 +117,12 @@ async fn cast(server: SocketAddr, clock: &SystemClock) -> Result<Vec<Cast>> {
     let parts = [
         ("shop", "order.paid", "takes everything", Behaviour::Healthy),
         ("billing", "invoice.sent", "answers 503 twice before it takes a message", fails),
-        ("crm", "customer.joined", "answers 429 and Retry-After: 30 first", Behaviour::Throttles { retry_after_seconds: 30 }),
+        (
+            "crm",
+            "customer.joined",
+            "answers 429 and Retry-After: 30 first",
+            Behaviour::Throttles { retry_after_seconds: 30 },
+        ),
     ];
     let mut cast = Vec::new();
     for (name, event_type, does, behaviour) in parts {

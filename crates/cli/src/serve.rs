@@ -1,5 +1,6 @@
 //! `posthaste serve`: reads the settings, opens the store, runs the server.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -72,7 +73,8 @@ pub(crate) fn runtime() -> Result<Runtime> {
 }
 
 fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter);
+    let coloured = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(coloured).with_filter(filter);
     tracing_subscriber::registry().with(lines).init();
 }
 

@@ -64,7 +64,9 @@ pub enum BadOverride {
 impl std::fmt::Display for BadOverride {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Status(text) => write!(f, "status {text:?} is neither a code from 200 to 599 nor a range such as 4xx"),
+            Self::Status(text) => {
+                write!(f, "status {text:?} is neither a code from 200 to 599 nor a range such as 4xx")
+            }
             Self::Class(text) => write!(f, "class {text:?} is none of retry, dead, gone, delivered"),
         }
     }

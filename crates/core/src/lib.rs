@@ -7,7 +7,6 @@
 //! Read [`delivery`] first (what becomes of one delivery: [`delivery::settle`]), then [`queue`]
 //! (whose turn it is: `admit`, `next`, `settle`, `wake_at`, `explain`).
 
-
 pub mod cause;
 pub mod classify;
 pub mod cut;

@@ -212,16 +212,9 @@ impl Queue {
         while self.in_flight.len() < self.limits.slots as usize {
             let (tier, index) = self.turn.take()?;
             let Some(id) = self.pop(index, tier, now) else { continue };
-            let item = &self.items[&id];
             // Checked again here, at the last moment: the row may have waited long since it came in.
-            if item.delivery.expiry.is_over(now) {
-                if let Some(record) = self.end_over(id, now) {
-                    return Some(Pick::Record(record));
-                }
-                continue;
-            }
-            if let Some(cause) = self.cuts.cause(&item.delivery) {
-                return Some(Pick::Record(self.end(id, cut::ended(cause, now))));
+            if let Some(end) = self.ended_already(&self.items[&id].delivery, now) {
+                return Some(Pick::Record(self.end(id, end)));
             }
             self.turn.charge(tier);
             return Some(Pick::Send(self.start(id, index)));
@@ -235,7 +228,7 @@ impl Queue {
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
         let decision = delivery::settle(&item.delivery, verdict, &policy, now, roll);
         self.landed(id, now);
-        let mut record = self.apply(id, &decision, verdict.cause, now);
+        let mut record = self.apply(id, &decision, now);
         if let Some(hold) = decision.lane_hold {
             self.hold(record.delivery.lane, hold);
         }
@@ -248,6 +241,8 @@ impl Queue {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::InFlight) else { return };
         let state = item.delivery.put_back(due);
         item.delivery.state = state;
+        // A receipt for what was never sent means nothing; another one ends it at its next turn.
+        item.delivery.receipt_kept &= item.delivery.attempts > 0;
         self.landed(id, now);
         self.wait(id, now);
     }
@@ -257,11 +252,16 @@ impl Queue {
     pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<Record> {
         let item = self.items.get_mut(&id)?;
         match item.stage {
-            Stage::InFlight | Stage::Recording => {
+            Stage::InFlight => {
                 item.delivery.receipt_kept = true;
                 None
             }
-            Stage::Ready | Stage::Waiting if item.delivery.attempts == 0 => None,
+            // Never sent: nobody can have it.
+            _ if item.delivery.attempts == 0 => None,
+            Stage::Recording => {
+                item.delivery.receipt_kept = true;
+                None
+            }
             Stage::Ready | Stage::Waiting => Some(self.end(id, State::Delivered { at: now })),
         }
     }
@@ -439,6 +439,7 @@ impl Queue {
         if let Some(index) = self.lane_index.get(&lane).copied() {
             self.lane_mut(index).paused = None;
             self.ring_lane(index, now);
+            self.drop_if_idle(index, now);
         }
     }
 
@@ -489,28 +490,63 @@ impl Queue {
     /// The first of a lane's ready deliveries, if the lane may send; it goes to the ring's end.
     fn pop(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         self.lane_mut(index).in_ring[tier.index()] = false;
-        let id = if self.may_send(index, now) { self.lane_mut(index).pop(tier) } else { None };
+        let id = if self.may_send(index, now) { self.pop_ready(index, tier) } else { None };
         self.ring(index, tier, now);
         self.drop_if_idle(index, now);
-        // An entry whose delivery has ended or left since is passed over.
-        id.filter(|id| self.items.get(id).is_some_and(|item| item.stage == Stage::Ready))
+        id
+    }
+
+    /// Passes over entries whose delivery has ended or left since: they cost the lane no turn.
+    fn pop_ready(&mut self, index: u32, tier: Tier) -> Option<DeliveryId> {
+        loop {
+            let id = self.lane_mut(index).pop(tier)?;
+            if self.items.get(&id).is_some_and(|item| item.stage == Stage::Ready) {
+                return Some(id);
+            }
+        }
     }
 
     /// Lets every deadline that has come take effect.
     fn fire(&mut self, now: Timestamp) {
+        if self.timers.is_untidy() {
+            self.tidy_timers();
+        }
         while let Some(timer) = self.timers.take(now) {
             match timer {
                 Timer::Due(id) => self.due(id, now),
                 Timer::Over(id) => self.over.push(id),
-                Timer::Pause => self.ring_every_lane(now),
+                // What is over stays over: a clock that is set back would find no timer to end it.
+                Timer::Pause => {
+                    self.paused_all = self.paused_all.filter(|hold| hold.holds(now));
+                    self.paused_tenants.retain(|_, hold| hold.holds(now));
+                    self.ring_every_lane(now);
+                }
                 Timer::Lane(lane) => {
                     if let Some(index) = self.lane_index.get(&lane).copied() {
+                        self.lane_mut(index).release(now);
                         self.ring_lane(index, now);
                         self.drop_if_idle(index, now);
                     }
                 }
             }
         }
+    }
+
+    /// Forgets deadlines of what has moved on. Whoever waits again sets them again.
+    fn tidy_timers(&mut self) {
+        let mut timers = std::mem::take(&mut self.timers);
+        timers.tidy(|at, timer| match timer {
+            Timer::Pause => true,
+            Timer::Due(id) => self.items.get(&id).is_some_and(|item| item.stage == Stage::Waiting),
+            Timer::Over(id) => {
+                self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting))
+            }
+            Timer::Lane(lane) => self.lane_index.get(&lane).is_some_and(|index| {
+                let lane = self.lane_ref(*index);
+                lane.hold.iter().chain(&lane.paused).any(|hold| hold.until == Some(at))
+            }),
+        });
+        self.timers = timers;
     }
 
     /// Receipts that did not come in time become retries: what to record of each.
@@ -521,14 +557,15 @@ impl Queue {
             if !matches!(item.delivery.state, State::AwaitingAck { .. }) {
                 continue;
             }
-            let Some(policy) = self.lane_of(id).and_then(|lane| lane.settings.as_ref()).map(|set| Arc::clone(&set.policy))
+            let Some(policy) =
+                self.lane_of(id).and_then(|lane| lane.settings.as_ref()).map(|set| Arc::clone(&set.policy))
             else {
                 // Its lane is not known yet: decided as soon as it is.
                 self.timers.set(now + ASK_AGAIN, Timer::Due(id));
                 continue;
             };
             let decision = delivery::ack_timeout(&item.delivery, &policy, now, roll.fork(id.raw()));
-            return Some(self.apply(id, &decision, Cause::AckTimeout, now));
+            return Some(self.apply(id, &decision, now));
         }
     }
 
@@ -576,7 +613,7 @@ impl Queue {
     }
 
     /// Takes over a decision; from here on it is being recorded.
-    fn apply(&mut self, id: DeliveryId, decision: &Decision, cause: Cause, now: Timestamp) -> Record {
+    fn apply(&mut self, id: DeliveryId, decision: &Decision, now: Timestamp) -> Record {
         let item = self.items.get_mut(&id).expect("decided about one in the window");
         let attempts_before = item.delivery.attempts;
         item.delivery.attempts = decision.attempts;
@@ -589,7 +626,8 @@ impl Queue {
         {
             next = cut::ended(cut, now);
         }
-        if matches!(next, State::Retry { .. }) {
+        // The state's own cause: what we failed at ourselves does not hide what the receiver did.
+        if let State::Retry { cause, .. } = next {
             item.delivery.last_cause = Some(cause);
         }
         self.record(id, next, attempts_before)
@@ -608,7 +646,19 @@ impl Queue {
         if !waits || !item.delivery.expiry.is_over(now) || matches!(item.delivery.state, State::AwaitingAck { .. }) {
             return None;
         }
-        Some(self.end(id, State::Expired { at: now }))
+        let end = self.ended_already(&item.delivery, now)?;
+        Some(self.end(id, end))
+    }
+
+    /// How one that waits to be sent has ended already, if it has.
+    fn ended_already(&self, delivery: &Delivery, now: Timestamp) -> Option<State> {
+        if delivery.receipt_kept {
+            return Some(State::Delivered { at: now });
+        }
+        if delivery.expiry.is_over(now) {
+            return Some(State::Expired { at: now });
+        }
+        self.cuts.cause(delivery).map(|cause| cut::ended(cause, now))
     }
 
     fn record(&mut self, id: DeliveryId, next: State, attempts_before: u16) -> Record {
@@ -638,3 +688,6 @@ fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
         *refused += 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

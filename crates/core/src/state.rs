@@ -234,7 +234,13 @@ mod tests {
             let mut at = 0;
             while at < reached.len() {
                 let here = reached[at];
-                reached.extend(TABLE.iter().filter(|(from, to, _)| *from == here && !reached.contains(to)).map(|row| row.1).collect::<Vec<_>>());
+                reached.extend(
+                    TABLE
+                        .iter()
+                        .filter(|(from, to, _)| *from == here && !reached.contains(to))
+                        .map(|row| row.1)
+                        .collect::<Vec<_>>(),
+                );
                 at += 1;
             }
             assert!(reached.iter().any(|phase| phase.is_terminal()), "{phase:?} leads nowhere");

@@ -66,12 +66,7 @@ pub fn human(duration: Duration) -> String {
         return format!("{ms}ms");
     }
     let seconds = ms / 1_000;
-    let parts = [
-        (seconds / 86_400, "d"),
-        (seconds / 3_600 % 24, "h"),
-        (seconds / 60 % 60, "m"),
-        (seconds % 60, "s"),
-    ];
+    let parts = [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
     // Two units are enough for a person: nobody plans around the seconds of a day.
     let shown: Vec<String> = parts
         .iter()

@@ -32,7 +32,9 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_as_itself() {
-        for (ms, text) in [(0, "0s"), (500, "500ms"), (30_000, "30s"), (90_000, "90s"), (7_200_000, "2h"), (604_800_000, "7d")] {
+        for (ms, text) in
+            [(0, "0s"), (500, "500ms"), (30_000, "30s"), (90_000, "90s"), (7_200_000, "2h"), (604_800_000, "7d")]
+        {
             assert_eq!(write(Duration::from_millis(ms)), text);
             assert_eq!(parse(text), Some(Duration::from_millis(ms)), "{text}");
         }

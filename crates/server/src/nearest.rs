@@ -31,7 +31,8 @@ mod tests {
     #[test]
     fn the_fewest_changed_letters_win() {
         let known = ["event_type", "payload", "tier", "ttl"];
-        for (written, meant) in [("eventType", "event_type"), ("pay_load", "payload"), ("tll", "ttl"), ("teir", "tier")] {
+        for (written, meant) in [("eventType", "event_type"), ("pay_load", "payload"), ("tll", "ttl"), ("teir", "tier")]
+        {
             assert_eq!(nearest(written, known), Some(meant));
         }
         assert_eq!(nearest("x", []), None);

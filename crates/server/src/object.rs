@@ -54,9 +54,8 @@ impl<'a> Object<'a> {
     /// An object within another; the outer one must be told its complaints by [`Object::absorb`].
     pub(crate) fn object(&mut self, name: &'static str) -> Object<'a> {
         let pointer = format!("{}/{name}", self.pointer);
-        let fields = self.get(name, |raw| {
-            serde_json::from_str::<Fields<'a>>(raw.get()).map_err(|_| "must be an object".to_owned())
-        });
+        let fields = self
+            .get(name, |raw| serde_json::from_str::<Fields<'a>>(raw.get()).map_err(|_| "must be an object".to_owned()));
         Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default())
     }
 
@@ -67,14 +66,7 @@ impl<'a> Object<'a> {
     }
 
     fn new(pointer: String, fields: Vec<(Cow<'a, str>, &'a RawValue)>) -> Self {
-        Self {
-            pointer,
-            fields,
-            known: Vec::new(),
-            not_built: Vec::new(),
-            complaints: Vec::new(),
-            asks_too_much: false,
-        }
+        Self { pointer, fields, known: Vec::new(), not_built: Vec::new(), complaints: Vec::new(), asks_too_much: false }
     }
 
     /// A field's value, if it is there and makes sense. `null` is the same as leaving it out.

@@ -74,10 +74,7 @@ impl Contender {
             Self::new("spread", "spread", doubled),
             Self::new("decorrelated", "decorrelated", Duration::from_millis(5)),
             Self::new("exponential", "none", doubled),
-            Self {
-                name: "none",
-                policy: None,
-            },
+            Self { name: "none", policy: None },
         ]
     }
 
@@ -85,17 +82,11 @@ impl Contender {
         let spec = PolicySpec {
             base: Some(base),
             cap: Some(Duration::from_secs(2)),
-            jitter: JitterSpec {
-                kind: Some(jitter.to_owned()),
-                share: None,
-            },
+            jitter: JitterSpec { kind: Some(jitter.to_owned()), share: None },
             max_attempts: Some(1_000),
             ..PolicySpec::default()
         };
-        Self {
-            name,
-            policy: Some(Policy::build(&spec).expect("a valid policy")),
-        }
+        Self { name, policy: Some(Policy::build(&spec).expect("a valid policy")) }
     }
 
     /// Lets that many clients contend, with the dice of this seed.
@@ -103,14 +94,10 @@ impl Contender {
         let mut dice = fastrand::Rng::with_seed(seed);
         let mut crowd = vec![Client::default(); clients];
         let mut version = 0;
-        let mut outcome = Outcome {
-            calls: 0,
-            took: Duration::ZERO,
-        };
+        let mut outcome = Outcome { calls: 0, took: Duration::ZERO };
         // The number breaks ties the same way in every run.
-        let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> = (0..clients)
-            .map(|client| Reverse((leg(&mut dice), client, Arrival::Read)))
-            .collect();
+        let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> =
+            (0..clients).map(|client| Reverse((leg(&mut dice), client, Arrival::Read))).collect();
         while let Some(Reverse((now, number, arrival))) = arrivals.pop() {
             let client = &mut crowd[number];
             match arrival {
@@ -137,19 +124,13 @@ impl Contender {
 
     /// The average of that many runs with seeds of their own.
     pub fn average(&self, clients: usize, runs: u32, first_seed: u64) -> Average {
-        let mut sum = Average {
-            calls: 0.0,
-            millis: 0.0,
-        };
+        let mut sum = Average { calls: 0.0, millis: 0.0 };
         for run in 0..runs {
             let outcome = self.run(clients, first_seed.wrapping_add(u64::from(run)));
             sum.calls += outcome.calls as f64;
             sum.millis += outcome.took.as_secs_f64() * 1e3;
         }
-        Average {
-            calls: sum.calls / f64::from(runs),
-            millis: sum.millis / f64::from(runs),
-        }
+        Average { calls: sum.calls / f64::from(runs), millis: sum.millis / f64::from(runs) }
     }
 
     fn wait(&self, client: &mut Client, dice: &mut fastrand::Rng) -> Duration {
@@ -176,30 +157,17 @@ pub fn broken_orderings(averages: &[Average; 6]) -> Vec<String> {
         ("calls: full < equal", calls(full) < calls(equal)),
         ("calls: equal < spread", calls(equal) < calls(spread)),
         ("calls: spread < decorrelated", calls(spread) < calls(decorrelated)),
-        (
-            "calls: decorrelated < exponential",
-            calls(decorrelated) < calls(exponential),
-        ),
+        ("calls: decorrelated < exponential", calls(decorrelated) < calls(exponential)),
         ("calls: exponential < none", calls(exponential) < calls(none)),
         ("time: none < decorrelated", millis(none) < millis(decorrelated)),
         ("time: none < full", millis(none) < millis(full)),
-        (
-            "time: decorrelated about full",
-            (1.0 / 1.5..1.5).contains(&(millis(decorrelated) / millis(full))),
-        ),
+        ("time: decorrelated about full", (1.0 / 1.5..1.5).contains(&(millis(decorrelated) / millis(full)))),
         ("time: decorrelated < equal", millis(decorrelated) < millis(equal)),
         ("time: full < equal", millis(full) < millis(equal)),
         ("time: equal < spread", millis(equal) < millis(spread)),
-        (
-            "time: spread far below exponential",
-            3.0 * millis(spread) < millis(exponential),
-        ),
+        ("time: spread far below exponential", 3.0 * millis(spread) < millis(exponential)),
     ];
-    orderings
-        .into_iter()
-        .filter(|(_, holds)| !holds)
-        .map(|(ordering, _)| ordering.to_owned())
-        .collect()
+    orderings.into_iter().filter(|(_, holds)| !holds).map(|(ordering, _)| ordering.to_owned()).collect()
 }
 
 /// What reaches the server.
@@ -234,11 +202,7 @@ mod tests {
         for contender in Contender::all() {
             let outcome = contender.run(1, 7);
             assert_eq!(outcome.calls, 1, "{}", contender.name);
-            assert!(
-                (20..60).contains(&outcome.took.as_millis()),
-                "four legs took {:?}",
-                outcome.took
-            );
+            assert!((20..60).contains(&outcome.took.as_millis()), "four legs took {:?}", outcome.took);
         }
     }
 

@@ -97,10 +97,30 @@ pub struct Proof {
 
 /// Every proof there is.
 pub const PROOFS: &[Proof] = &[
-    Proof { name: "purity", shows: "the core builds without clock, dice, async or serde, and without `unsafe`", run: purity::run },
-    Proof { name: "schedules", shows: "every jitter by statistics, the presets as written, contention as known", run: schedules::run },
-    Proof { name: "simulation", shows: "the production loop under faults: no promise broken in any seed", run: simulation::run },
+    Proof {
+        name: "purity",
+        shows: "the core builds without clock, dice, async or serde, and without `unsafe`",
+        run: purity::run,
+    },
+    Proof {
+        name: "schedules",
+        shows: "every jitter by statistics, the presets as written, contention as known",
+        run: schedules::run,
+    },
+    Proof {
+        name: "simulation",
+        shows: "the production loop under faults: no promise broken in any seed",
+        run: simulation::run,
+    },
     Proof { name: "determinism", shows: "a seed gives the same run in every process", run: simulation::determinism },
-    Proof { name: "crash-points", shows: "a crash at every effect of many scenarios loses nothing", run: crash_points::run },
-    Proof { name: "thread", shows: "the real binary over real sockets and a real file, with kill -9 in the middle", run: thread::run },
+    Proof {
+        name: "crash-points",
+        shows: "a crash at every effect of many scenarios loses nothing",
+        run: crash_points::run,
+    },
+    Proof {
+        name: "thread",
+        shows: "the real binary over real sockets and a real file, with kill -9 in the middle",
+        run: thread::run,
+    },
 ];

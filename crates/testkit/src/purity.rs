@@ -24,23 +24,14 @@ pub fn run(_: &Options) -> Findings {
 
     Ok(vec![
         Figure::at_most("dependencies", count(dependencies(&compile)), "crates", 0.0),
-        Figure::at_least(
-            "unsafe_forbidden",
-            count(usize::from(forbids_unsafe(&compile))),
-            "of 1",
-            1.0,
-        ),
+        Figure::at_least("unsafe_forbidden", count(usize::from(forbids_unsafe(&compile))), "of 1", 1.0),
         Figure::at_most("impure_words", count(found.len()), "lines", 0.0),
     ])
 }
 
 fn root() -> PathBuf {
     let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
-    testkit
-        .ancestors()
-        .nth(2)
-        .expect("the testkit is two folders below the workspace")
-        .to_owned()
+    testkit.ancestors().nth(2).expect("the testkit is two folders below the workspace").to_owned()
 }
 
 /// Where the builds of this proof go.
@@ -60,20 +51,12 @@ fn controls(root: &Path, words: &[String]) -> Result<(), CannotRun> {
         .map_err(|error| cannot(&probe, &error))?;
     let refused = output(
         Command::new("rustc")
-            .args([
-                "--edition=2024",
-                "--crate-type=lib",
-                "--emit=metadata",
-                UNSAFE_FORBIDDEN,
-                "--out-dir",
-            ])
+            .args(["--edition=2024", "--crate-type=lib", "--emit=metadata", UNSAFE_FORBIDDEN, "--out-dir"])
             .args([&folder, &probe]),
     )?;
     let complaint = String::from_utf8_lossy(&refused.stderr);
     if refused.status.success() || !complaint.contains("unsafe") {
-        return Err(CannotRun(format!(
-            "the compiler takes `unsafe` in spite of {UNSAFE_FORBIDDEN}: {complaint}"
-        )));
+        return Err(CannotRun(format!("the compiler takes `unsafe` in spite of {UNSAFE_FORBIDDEN}: {complaint}")));
     }
     Ok(())
 }
@@ -89,15 +72,7 @@ fn compile_command(root: &Path) -> Result<String, CannotRun> {
     let built = output(
         Command::new("cargo")
             .current_dir(root)
-            .args([
-                "build",
-                "--package",
-                "posthaste-core",
-                "--locked",
-                "--offline",
-                "--verbose",
-                "--color=never",
-            ])
+            .args(["build", "--package", "posthaste-core", "--locked", "--offline", "--verbose", "--color=never"])
             .arg("--target-dir")
             .arg(&target),
     )?;
@@ -106,17 +81,12 @@ fn compile_command(root: &Path) -> Result<String, CannotRun> {
         return Err(CannotRun(format!("posthaste-core does not build alone:\n{told}")));
     }
     let command = told.lines().find(|line| line.contains("--crate-name posthaste_core"));
-    command
-        .map(str::to_owned)
-        .ok_or_else(|| CannotRun(format!("cargo did not say how it built the core:\n{told}")))
+    command.map(str::to_owned).ok_or_else(|| CannotRun(format!("cargo did not say how it built the core:\n{told}")))
 }
 
 /// How many other crates the compiler was given.
 fn dependencies(compile: &str) -> usize {
-    compile
-        .split_whitespace()
-        .filter(|word| word.starts_with("--extern"))
-        .count()
+    compile.split_whitespace().filter(|word| word.starts_with("--extern")).count()
 }
 
 fn forbids_unsafe(compile: &str) -> bool {
@@ -141,11 +111,7 @@ fn search_folder(folder: &Path, words: &[String]) -> Result<Vec<String>, CannotR
             found.extend(search_folder(&path, words)?);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let source = fs::read_to_string(&path).map_err(|error| cannot(&path, &error))?;
-            found.extend(
-                search(&source, words)
-                    .into_iter()
-                    .map(|line| format!("{}:{line}", path.display())),
-            );
+            found.extend(search(&source, words).into_iter().map(|line| format!("{}:{line}", path.display())));
         }
     }
     Ok(found)
@@ -156,12 +122,7 @@ fn search(source: &str, words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for (index, line) in source.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
-        found.extend(
-            words
-                .iter()
-                .filter(|word| holds(code, word))
-                .map(|word| format!("{}: {word}", index + 1)),
-        );
+        found.extend(words.iter().filter(|word| holds(code, word)).map(|word| format!("{}: {word}", index + 1)));
     }
     found
 }
@@ -177,9 +138,7 @@ fn holds(code: &str, word: &str) -> bool {
 }
 
 fn output(command: &mut Command) -> Result<Output, CannotRun> {
-    command
-        .output()
-        .map_err(|error| CannotRun(format!("cannot start {}: {error}", command.get_program().display())))
+    command.output().map_err(|error| CannotRun(format!("cannot start {}: {error}", command.get_program().display())))
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> CannotRun {

@@ -149,7 +149,9 @@ impl Desk {
         let tries = log.tries.entry(message.clone()).or_default();
         *tries += 1;
         let answered = self.status(*tries);
-        if let (StatusCode::TOO_MANY_REQUESTS, Behaviour::Throttles { retry_after_seconds }) = (answered, self.behaviour) {
+        if let (StatusCode::TOO_MANY_REQUESTS, Behaviour::Throttles { retry_after_seconds }) =
+            (answered, self.behaviour)
+        {
             response.headers_mut().insert(RETRY_AFTER, retry_after_seconds.into());
         }
         *response.status_mut() = answered;

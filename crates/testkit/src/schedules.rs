@@ -27,53 +27,24 @@ pub fn run(options: &Options) -> Findings {
 
 fn spread_figures(draws: u32) -> Vec<Figure> {
     let cases = spread::cases();
-    eprintln!(
-        "jitter: {} cases of strategy, jitter, tier and retry, {draws} draws each",
-        cases.len()
-    );
+    eprintln!("jitter: {} cases of strategy, jitter, tier and retry, {draws} draws each", cases.len());
     let findings: Vec<_> = cases.iter().map(|case| case.measure(draws)).collect();
-    for (case, found) in cases
-        .iter()
-        .zip(&findings)
-        .filter(|(_, found)| !found.is_within(STATISTICS_BAR_PERCENT))
-    {
+    for (case, found) in cases.iter().zip(&findings).filter(|(_, found)| !found.is_within(STATISTICS_BAR_PERCENT)) {
         eprintln!("  {}: {found:?}", case.name);
     }
     let worst = |error: fn(&spread::Deviation) -> f64| findings.iter().map(error).fold(0.0, f64::max);
     let controls = spread::controls();
-    let passed = controls
-        .iter()
-        .filter(|control| control.measure(draws).is_within(STATISTICS_BAR_PERCENT));
+    let passed = controls.iter().filter(|control| control.measure(draws).is_within(STATISTICS_BAR_PERCENT));
     let passed: Vec<&str> = passed.map(|control| control.name.as_str()).collect();
     for name in &passed {
         eprintln!("  wrong on purpose and not caught: {name}");
     }
     let caught = controls.len() - passed.len();
     vec![
-        Figure::at_most(
-            "jitter_values_outside_range",
-            worst(|found| found.outside as f64),
-            "waits",
-            0.0,
-        ),
-        Figure::at_most(
-            "jitter_mean_error",
-            worst(|found| found.mean_percent),
-            "%",
-            STATISTICS_BAR_PERCENT,
-        ),
-        Figure::at_most(
-            "jitter_spread_error",
-            worst(|found| found.sd_percent),
-            "%",
-            STATISTICS_BAR_PERCENT,
-        ),
-        Figure::at_least(
-            "negative_controls_caught",
-            caught as f64,
-            "jitters",
-            controls.len() as f64,
-        ),
+        Figure::at_most("jitter_values_outside_range", worst(|found| found.outside as f64), "waits", 0.0),
+        Figure::at_most("jitter_mean_error", worst(|found| found.mean_percent), "%", STATISTICS_BAR_PERCENT),
+        Figure::at_most("jitter_spread_error", worst(|found| found.sd_percent), "%", STATISTICS_BAR_PERCENT),
+        Figure::at_least("negative_controls_caught", caught as f64, "jitters", controls.len() as f64),
     ]
 }
 
@@ -86,12 +57,7 @@ fn written_figures() -> Vec<Figure> {
             false
         }
     });
-    vec![Figure::at_least(
-        "presets_as_written",
-        exact.count() as f64,
-        "presets",
-        presets.len() as f64,
-    )]
+    vec![Figure::at_least("presets_as_written", exact.count() as f64, "presets", presets.len() as f64)]
 }
 
 fn contention_figures(runs: u32) -> Vec<Figure> {
@@ -108,11 +74,7 @@ fn contention_figures(runs: u32) -> Vec<Figure> {
     let (mut calls, mut time, mut time_plain) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (known, average) in REFERENCE.iter().zip(&averages) {
         calls = calls.max(percent_off(average.calls, known.calls));
-        let worst = if known.name == "exponential" {
-            &mut time_plain
-        } else {
-            &mut time
-        };
+        let worst = if known.name == "exponential" { &mut time_plain } else { &mut time };
         *worst = worst.max(percent_off(average.millis, known.millis));
     }
     vec![

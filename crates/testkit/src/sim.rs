@@ -47,3 +47,6 @@ pub fn run(seed: u64) -> Outcome {
 pub fn repeat(seed: u64) -> String {
     format!("cargo xtask prove simulation --seeds 1 --first {seed}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ pub fn run(options: &Options) -> Findings {
     let caught = (1..=20).filter(|seed| !sabotaged(*seed).violations.is_empty()).count();
     Ok(vec![
         Figure::at_least("seeds", tally.runs as f64, "runs", seeds as f64),
-        Figure::at_least("driven_seeds", tally.driven as f64, "runs", 0.0),
+        Figure::at_least("driven_seeds", tally.driven as f64, "runs", (seeds / DRIVEN_EVERY) as f64),
         Figure::at_least("deliveries", tally.deliveries as f64, "deliveries", 1.0),
         Figure::at_least("crashes", tally.crashes as f64, "crashes", 0.0),
         Figure::at_least("negative_control_caught", caught as f64, "of 20 sabotaged seeds", 1.0),
@@ -102,7 +102,10 @@ fn sabotaged(seed: u64) -> Outcome {
 fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
     std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Outcome {
         seed,
-        violations: vec![sim::oracle::Violation { promise: "the engine never panics", seen: "it did; see above".into() }],
+        violations: vec![sim::oracle::Violation {
+            promise: "the engine never panics",
+            seen: "it did; see above".into(),
+        }],
         trace: 0,
         deliveries: 0,
         requests: 0,
@@ -149,4 +152,14 @@ fn other_process(first: u64, seeds: u64) -> Result<Vec<u64>, CannotRun> {
         .map_err(|error| cannot("cannot start the second process", &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().map(|line| line.parse().map_err(|error| cannot("the second process said no trace", &error))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_seeds_are_numbers() {
+        kept().expect("every line of seeds/kept.txt is a comment or begins with a seed");
+    }
 }

@@ -37,8 +37,9 @@ const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }
 
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
-    let binary = std::env::var_os("POSTHASTE_BIN")
-        .ok_or_else(|| CannotRun("POSTHASTE_BIN does not name the binary; use `cargo xtask prove thread`".to_owned()))?;
+    let binary = std::env::var_os("POSTHASTE_BIN").ok_or_else(|| {
+        CannotRun("POSTHASTE_BIN does not name the binary; use `cargo xtask prove thread`".to_owned())
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
@@ -83,11 +84,7 @@ impl<'a> World<'a> {
         let secret = Secret::generate();
         let written = secret.reveal();
         let receiver = Receiver::start(Behaviour::Healthy, secret, SystemClock::new()).await?;
-        let body = format!(
-            "{{\"url\":\"{}\",\"signing\":{{\"secret\":\"{}\"}}}}",
-            receiver.url(),
-            written.as_str()
-        );
+        let body = format!("{{\"url\":\"{}\",\"signing\":{{\"secret\":\"{}\"}}}}", receiver.url(), written.as_str());
         let made = call(server.address, Method::POST, "/v1/endpoints", &body).await?;
         expect(&made, StatusCode::CREATED)?;
         Ok(Self { binary, folder, server, receiver, promised: Vec::new(), kills: 0, held: Vec::new(), early: 0 })

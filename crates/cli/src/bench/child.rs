@@ -17,14 +17,16 @@ pub(super) struct Child {
 impl Child {
     /// Starts this program with other arguments and waits until it says where it listens.
     pub(super) fn start(args: &[&str], name: &str) -> Result<Self> {
-        let mut process = command(args)?.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start the {name}"))?;
+        let mut process =
+            command(args)?.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start the {name}"))?;
         let mut said = String::new();
         let stdout = process.stdout.take().context("a child's output is piped")?;
         let read = BufReader::new(stdout).read_line(&mut said);
         // Made before anything can fail: dropping it ends the process.
         let mut child = Self { process, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
         read.with_context(|| format!("cannot hear the {name}"))?;
-        child.address = address_in(&said).with_context(|| format!("the {name} said {said:?} and not where it listens"))?;
+        child.address =
+            address_in(&said).with_context(|| format!("the {name} said {said:?} and not where it listens"))?;
         Ok(child)
     }
 

@@ -66,8 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = crate::serve::runtime()?;
     let worked = match &args.part {
         Part::Receiver => return runtime.block_on(tally::serve()),
-        Part::Producer(work) => runtime.block_on(hammer(work.load(), StatusCode::ACCEPTED, |number| work.message(number)))?,
-        Part::Bare(work) => runtime.block_on(hammer(work.load(), StatusCode::NO_CONTENT, |number| work.webhook(number)))?,
+        Part::Producer(work) => {
+            runtime.block_on(hammer(work.load(), StatusCode::ACCEPTED, |number| work.message(number)))?
+        }
+        Part::Bare(work) => {
+            runtime.block_on(hammer(work.load(), StatusCode::NO_CONTENT, |number| work.webhook(number)))?
+        }
     };
     let micros = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     let (answered, took) = worked;

@@ -77,7 +77,9 @@ impl Layers {
             if let Some(key) = self.key_of(name) {
                 let value = self.typed(&key, value);
                 self.put(&key, &source, value);
-            } else if let Some((plain, key)) = name.strip_suffix("_FILE").and_then(|plain| Some((plain, self.key_of(plain)?))) {
+            } else if let Some((plain, key)) =
+                name.strip_suffix("_FILE").and_then(|plain| Some((plain, self.key_of(plain)?)))
+            {
                 if ours.contains_key(plain) {
                     self.complaints.push(format!("{plain} and {name} are both set: keep one"));
                     continue;
@@ -127,7 +129,9 @@ impl Layers {
                 let nearest = nearest(key, self.settings.keys().map(String::as_str)).unwrap_or_default();
                 Some(format!("there is no such setting; the nearest is {nearest}"))
             }
-            (Some(known), Ok(value)) if !is_like(&known.value, value) => Some(format!("must be {}", kind(&known.value))),
+            (Some(known), Ok(value)) if !is_like(&known.value, value) => {
+                Some(format!("must be {}", kind(&known.value)))
+            }
             _ => None,
         };
         match (wrong, value) {

@@ -36,10 +36,7 @@ fn every_ten_seconds() -> PolicySpec {
     PolicySpec {
         strategy: Some("fixed".to_owned()),
         base: Some(seconds(10)),
-        jitter: JitterSpec {
-            kind: Some("none".to_owned()),
-            share: None,
-        },
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
         ..PolicySpec::default()
     }
 }
@@ -49,17 +46,11 @@ fn policy(spec: &PolicySpec) -> Policy {
 }
 
 fn answered(status: u16) -> Verdict {
-    Verdict {
-        status: Some(status),
-        ..Verdict::of(crate::classify::status(status))
-    }
+    Verdict { status: Some(status), ..Verdict::of(crate::classify::status(status)) }
 }
 
 fn asking(status: u16, retry_after: Duration) -> Verdict {
-    Verdict {
-        retry_after: Some(retry_after),
-        ..answered(status)
-    }
+    Verdict { retry_after: Some(retry_after), ..answered(status) }
 }
 
 fn seconds(count: u64) -> Duration {
@@ -100,115 +91,54 @@ fn a_2xx_delivers_and_counts_its_attempt() {
 
 #[test]
 fn a_2xx_awaits_the_receipt_where_one_is_asked_for() {
-    let delivery = Delivery {
-        ack_within: Some(seconds(300)),
-        ..first_try()
-    };
-    assert_eq!(
-        settled(&delivery, &answered(200)).state,
-        State::AwaitingAck {
-            until: NOW + seconds(300)
-        }
-    );
+    let delivery = Delivery { ack_within: Some(seconds(300)), ..first_try() };
+    assert_eq!(settled(&delivery, &answered(200)).state, State::AwaitingAck { until: NOW + seconds(300) });
 }
 
 #[test]
 fn a_receipt_that_overtook_its_answer_delivers_whatever_the_answer() {
-    let delivery = Delivery {
-        ack_within: Some(seconds(300)),
-        receipt_kept: true,
-        ..first_try()
-    };
+    let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
     for status in [200, 400, 410, 413, 429, 503] {
-        assert_eq!(
-            settled(&delivery, &answered(status)).state,
-            State::Delivered { at: NOW },
-            "status {status}"
-        );
+        assert_eq!(settled(&delivery, &answered(status)).state, State::Delivered { at: NOW }, "status {status}");
     }
 }
 
 #[test]
 fn what_cannot_pass_is_dead_at_once() {
     let decision = settled(&first_try(), &answered(404));
-    assert_eq!(
-        (decision.state, decision.attempts),
-        (
-            State::Dead {
-                at: NOW,
-                cause: Cause::NotFound
-            },
-            1
-        )
-    );
+    assert_eq!((decision.state, decision.attempts), (State::Dead { at: NOW, cause: Cause::NotFound }, 1));
 }
 
 #[test]
 fn gone_ends_the_endpoint_too() {
     let decision = settled(&first_try(), &answered(410));
-    assert_eq!(
-        decision.state,
-        State::Dead {
-            at: NOW,
-            cause: Cause::EndpointGone
-        }
-    );
+    assert_eq!(decision.state, State::Dead { at: NOW, cause: Cause::EndpointGone });
     assert!(decision.ends_endpoint);
 }
 
 #[test]
 fn too_large_tries_a_compact_payload_once_in_its_place() {
     let verdict = answered(413);
-    let large = Delivery {
-        compact: Compact::Spare,
-        ..first_try()
-    };
+    let large = Delivery { compact: Compact::Spare, ..first_try() };
     let first = settled(&large, &verdict);
     assert_eq!((wait_of(&first), first.compact), (Duration::ZERO, Compact::InUse));
     let second = settled(&next_try(&large, &verdict, &first), &verdict);
-    assert_eq!(
-        second.state,
-        State::Dead {
-            at: NOW,
-            cause: Cause::PayloadTooLarge
-        }
-    );
-    assert_eq!(
-        settled(&first_try(), &verdict).state,
-        second.state,
-        "without one it is dead at once"
-    );
+    assert_eq!(second.state, State::Dead { at: NOW, cause: Cause::PayloadTooLarge });
+    assert_eq!(settled(&first_try(), &verdict).state, second.state, "without one it is dead at once");
 }
 
 #[test]
 fn a_refused_credential_holds_the_lane_and_spends_no_attempt() {
     let decision = settled(&first_try(), &Verdict::of(Cause::CredentialRejected));
     assert_eq!((decision.state, decision.attempts), (State::Queued { due: NOW }, 0));
-    assert_eq!(
-        decision.lane_hold,
-        Some(Hold {
-            why: Why::Credential,
-            until: None
-        })
-    );
+    assert_eq!(decision.lane_hold, Some(Hold { why: Why::Credential, until: None }));
 }
 
 #[test]
 fn our_own_fault_spends_no_attempt_and_forgets_nothing() {
-    let delivery = Delivery {
-        attempts: 3,
-        limited_in_a_row: 3,
-        last_cause: Some(Cause::DnsNotFound),
-        ..first_try()
-    };
+    let delivery = Delivery { attempts: 3, limited_in_a_row: 3, last_cause: Some(Cause::DnsNotFound), ..first_try() };
     let decision = settled(&delivery, &Verdict::of(Cause::StoreUnavailable));
-    assert_eq!(
-        decision.state,
-        State::Retry {
-            due: NOW + seconds(1),
-            cause: Cause::DnsNotFound
-        }
-    );
+    assert_eq!(decision.state, State::Retry { due: NOW + seconds(1), cause: Cause::DnsNotFound });
     assert_eq!((decision.attempts, decision.limited_in_a_row), (3, 3));
 }
 
@@ -222,16 +152,7 @@ fn what_may_pass_is_tried_until_the_attempts_are_spent() {
         delivery = next_try(&delivery, &verdict, &decision);
     }
     let last = settled(&delivery, &verdict);
-    assert_eq!(
-        (last.state, last.attempts),
-        (
-            State::Dead {
-                at: NOW,
-                cause: Cause::Unavailable
-            },
-            9
-        )
-    );
+    assert_eq!((last.state, last.attempts), (State::Dead { at: NOW, cause: Cause::Unavailable }, 9));
 }
 
 #[test]
@@ -252,13 +173,7 @@ fn a_name_that_does_not_exist_is_tried_five_times_in_a_row() {
         assert_eq!(wait_of(&decision), seconds(10));
         delivery = next_try(&delivery, &missing, &decision);
     }
-    assert_eq!(
-        settled(&delivery, &missing).state,
-        State::Dead {
-            at: NOW,
-            cause: Cause::DnsNotFound
-        }
-    );
+    assert_eq!(settled(&delivery, &missing).state, State::Dead { at: NOW, cause: Cause::DnsNotFound });
 
     for other in [Verdict::of(Cause::TlsCertificate), answered(502)] {
         let between = next_try(&delivery, &other, &settled(&delivery, &other));
@@ -271,23 +186,14 @@ fn a_name_that_does_not_exist_is_tried_five_times_in_a_row() {
 fn retry_after_is_never_early_and_at_most_a_tenth_late() {
     let verdict = asking(503, seconds(120));
     let due = |roll| settle(&first_try(), &verdict, &policy(&every_ten_seconds()), NOW, roll);
-    assert_eq!(
-        [LOWEST, HIGHEST].map(|roll| wait_of(&due(roll))),
-        [seconds(120), seconds(132)]
-    );
+    assert_eq!([LOWEST, HIGHEST].map(|roll| wait_of(&due(roll))), [seconds(120), seconds(132)]);
 }
 
 #[test]
 fn retry_after_holds_the_rest_of_the_lane_until_then() {
     let decision = settled(&first_try(), &asking(429, seconds(120)));
     let until = Some(NOW + seconds(120));
-    assert_eq!(
-        decision.lane_hold,
-        Some(Hold {
-            why: Why::RetryAfter,
-            until
-        })
-    );
+    assert_eq!(decision.lane_hold, Some(Hold { why: Why::RetryAfter, until }));
     assert_eq!(settled(&first_try(), &answered(429)).lane_hold, None);
 }
 
@@ -303,17 +209,8 @@ fn a_retry_after_of_years_is_cut_to_the_longest_obeyed() {
         let decision = settled(&first_try(), &asking(503, asked));
         assert_eq!(wait_of(&decision), seconds(86_400));
     }
-    let hourly = PolicySpec {
-        retry_after_max: Some(seconds(3_600)),
-        ..every_ten_seconds()
-    };
-    let decision = settle(
-        &first_try(),
-        &asking(429, Duration::MAX),
-        &policy(&hourly),
-        NOW,
-        HIGHEST,
-    );
+    let hourly = PolicySpec { retry_after_max: Some(seconds(3_600)), ..every_ten_seconds() };
+    let decision = settle(&first_try(), &asking(429, Duration::MAX), &policy(&hourly), NOW, HIGHEST);
     assert_eq!(wait_of(&decision), seconds(3_960));
 }
 
@@ -325,54 +222,31 @@ fn a_bare_429_waits_twice_as_long() {
 
 #[test]
 fn decorrelated_grows_from_the_backoff_not_from_what_the_receiver_asked() {
-    let spec = PolicySpec {
-        jitter: JitterSpec {
-            kind: Some("decorrelated".to_owned()),
-            share: None,
-        },
-        ..every_ten_seconds()
-    };
+    let spec =
+        PolicySpec { jitter: JitterSpec { kind: Some("decorrelated".to_owned()), share: None }, ..every_ten_seconds() };
     let policy = policy(&spec);
     for verdict in [answered(503), answered(429), asking(503, seconds(3_600))] {
         let first = settle(&first_try(), &verdict, &policy, NOW, HIGHEST);
         assert_eq!(first.previous_wait, Some(seconds(30)));
-        let second = settle(
-            &next_try(&first_try(), &verdict, &first),
-            &answered(500),
-            &policy,
-            NOW,
-            HIGHEST,
-        );
+        let second = settle(&next_try(&first_try(), &verdict, &first), &answered(500), &policy, NOW, HIGHEST);
         assert_eq!(wait_of(&second), seconds(60), "three times 30 s, cut at the cap");
     }
 }
 
 #[test]
 fn a_retry_at_or_after_the_ttl_expires_now() {
-    let living = |ttl| Delivery {
-        expiry: Expiry::from_ttl(NOW, Some(ttl)),
-        ..first_try()
-    };
-    assert_eq!(
-        settled(&living(seconds(10)), &answered(500)).state,
-        State::Expired { at: NOW }
-    );
+    let living = |ttl| Delivery { expiry: Expiry::from_ttl(NOW, Some(ttl)), ..first_try() };
+    assert_eq!(settled(&living(seconds(10)), &answered(500)).state, State::Expired { at: NOW });
     let decision = settled(&living(Duration::from_millis(10_001)), &answered(500));
     assert_eq!(wait_of(&decision), seconds(10));
 }
 
 #[test]
 fn a_retry_after_beyond_the_ttl_expires_now_and_still_holds_the_lane() {
-    let delivery = Delivery {
-        expiry: Expiry::from_ttl(NOW, Some(seconds(3_600))),
-        ..first_try()
-    };
+    let delivery = Delivery { expiry: Expiry::from_ttl(NOW, Some(seconds(3_600))), ..first_try() };
     let decision = settled(&delivery, &asking(503, seconds(7_200)));
     assert_eq!(decision.state, State::Expired { at: NOW });
-    assert_eq!(
-        decision.lane_hold.and_then(|hold| hold.until),
-        Some(NOW + seconds(7_200))
-    );
+    assert_eq!(decision.lane_hold.and_then(|hold| hold.until), Some(NOW + seconds(7_200)));
 }
 
 #[test]
@@ -388,38 +262,17 @@ fn now_or_never_has_no_retry() {
 
 #[test]
 fn out_of_its_window_it_is_dead() {
-    let windowed = |window| {
-        policy(&PolicySpec {
-            window: Some(seconds(window)),
-            ..every_ten_seconds()
-        })
-    };
+    let windowed = |window| policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
     let decide = |window| settle(&first_try(), &answered(500), &windowed(window), NOW, LOWEST);
-    assert_eq!(
-        decide(9).state,
-        State::Dead {
-            at: NOW,
-            cause: Cause::InternalError
-        }
-    );
-    assert_eq!(
-        wait_of(&decide(10)),
-        seconds(10),
-        "at the very end of the window it may still start"
-    );
+    assert_eq!(decide(9).state, State::Dead { at: NOW, cause: Cause::InternalError });
+    assert_eq!(wait_of(&decide(10)), seconds(10), "at the very end of the window it may still start");
 }
 
 #[test]
 fn of_window_and_ttl_the_first_to_end_decides() {
     let decide = |window, ttl| {
-        let policy = policy(&PolicySpec {
-            window: Some(seconds(window)),
-            ..every_ten_seconds()
-        });
-        let delivery = Delivery {
-            expiry: Expiry::At(NOW + seconds(ttl)),
-            ..first_try()
-        };
+        let policy = policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
+        let delivery = Delivery { expiry: Expiry::At(NOW + seconds(ttl)), ..first_try() };
         settle(&delivery, &answered(500), &policy, NOW, LOWEST).state.phase()
     };
     assert_eq!(decide(3, 7), Phase::Dead);
@@ -439,13 +292,7 @@ fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
         ..first_try()
     };
     let decision = ack_timeout(&sent, &policy(&every_ten_seconds()), NOW, LOWEST);
-    assert_eq!(
-        decision.state,
-        State::Retry {
-            due: NOW + seconds(10),
-            cause: Cause::AckTimeout
-        }
-    );
+    assert_eq!(decision.state, State::Retry { due: NOW + seconds(10), cause: Cause::AckTimeout });
     assert_eq!(decision.attempts, 2);
     let spent = Delivery { attempts: 9, ..sent };
     let decision = ack_timeout(&spent, &policy(&every_ten_seconds()), NOW, LOWEST);
@@ -454,56 +301,34 @@ fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
 
 #[test]
 fn the_last_attempt_holds_the_lane_like_any_other() {
-    let last = Delivery {
-        attempts: 8,
-        ..first_try()
-    };
+    let last = Delivery { attempts: 8, ..first_try() };
     let decision = settled(&last, &asking(503, seconds(120)));
     assert_eq!(decision.state.phase(), Phase::Dead);
-    assert_eq!(
-        decision.lane_hold.and_then(|hold| hold.until),
-        Some(NOW + seconds(120))
-    );
+    assert_eq!(decision.lane_hold.and_then(|hold| hold.until), Some(NOW + seconds(120)));
 }
 
 #[test]
 fn a_429_with_a_retry_after_of_zero_is_not_a_bare_one() {
-    assert_eq!(
-        wait_of(&settled(&first_try(), &asking(429, Duration::ZERO))),
-        seconds(10)
-    );
+    assert_eq!(wait_of(&settled(&first_try(), &asking(429, Duration::ZERO))), seconds(10));
 }
 
 #[test]
 fn a_compact_payload_is_not_tried_after_the_ttl() {
-    let delivery = Delivery {
-        compact: Compact::Spare,
-        expiry: Expiry::At(NOW),
-        ..first_try()
-    };
+    let delivery = Delivery { compact: Compact::Spare, expiry: Expiry::At(NOW), ..first_try() };
     assert_eq!(settled(&delivery, &answered(413)).state, State::Expired { at: NOW });
 }
 
 fn any_verdict() -> impl Strategy<Value = Verdict> {
     let causes: Vec<Cause> = Cause::ALL.iter().map(|entry| entry.cause).collect();
-    let retry_after = prop_oneof![
-        Just(None),
-        any::<Duration>().prop_map(Some),
-        (0_u64..200_000).prop_map(|s| Some(seconds(s)))
-    ];
-    (prop::sample::select(causes), retry_after).prop_map(|(cause, retry_after)| Verdict {
-        retry_after,
-        ..Verdict::of(cause)
-    })
+    let retry_after =
+        prop_oneof![Just(None), any::<Duration>().prop_map(Some), (0_u64..200_000).prop_map(|s| Some(seconds(s)))];
+    (prop::sample::select(causes), retry_after)
+        .prop_map(|(cause, retry_after)| Verdict { retry_after, ..Verdict::of(cause) })
 }
 
 fn any_expiry() -> impl Strategy<Value = Expiry> {
     let at = (-100_000_000_i64..100_000_000).prop_map(|ms| Timestamp::from_millis(NOW.as_millis() + ms));
-    prop_oneof![
-        Just(Expiry::Never),
-        at.clone().prop_map(Expiry::At),
-        at.prop_map(Expiry::NowOrNever)
-    ]
+    prop_oneof![Just(Expiry::Never), at.clone().prop_map(Expiry::At), at.prop_map(Expiry::NowOrNever)]
 }
 
 prop_compose! {

@@ -84,11 +84,7 @@ impl Band {
     /// To the whole microsecond, since that is what a roll picks.
     fn new(low: Duration, high: Duration) -> Self {
         let whole = |wait: Duration| Ratio::ONE.of(wait);
-        Self {
-            low: whole(low),
-            high: whole(high),
-            cut: Duration::MAX,
-        }
+        Self { low: whole(low), high: whole(high), cut: Duration::MAX }
     }
 
     /// `min(cap, U(base, 3 × previous))`; the first time, `base` stands for the previous wait.
@@ -96,11 +92,7 @@ impl Band {
         // A previous wait below the base comes from a hastened first retry or another policy: growing
         // from it would leave no room to draw from.
         let previous = previous.unwrap_or(base).max(base);
-        Self {
-            low: base,
-            high: previous.saturating_mul(3),
-            cut: cap,
-        }
+        Self { low: base, high: previous.saturating_mul(3), cut: cap }
     }
 
     /// The wait that this roll picks.
@@ -138,11 +130,7 @@ mod tests {
     fn check(band: Band, low_ms: u64, high_ms: u64) {
         let (low, high) = (Duration::from_millis(low_ms), Duration::from_millis(high_ms));
         assert_eq!((band.earliest(), band.latest()), (low, high));
-        assert_eq!(
-            (band.draw(Roll(0)), band.draw(Roll(u64::MAX))),
-            (low, high),
-            "both ends are drawn"
-        );
+        assert_eq!((band.draw(Roll(0)), band.draw(Roll(u64::MAX))), (low, high), "both ends are drawn");
     }
 
     #[test]
@@ -168,26 +156,14 @@ mod tests {
     fn decorrelated_grows_from_the_previous_wait_and_is_cut_after_the_roll() {
         let (base, cap) = (Duration::from_secs(2), Duration::from_secs(60));
         check(Band::decorrelated(base, None, cap), 2_000, 6_000);
-        check(
-            Band::decorrelated(base, Some(Duration::from_secs(5)), cap),
-            2_000,
-            15_000,
-        );
-        check(
-            Band::decorrelated(base, Some(Duration::from_secs(30)), cap),
-            2_000,
-            60_000,
-        );
+        check(Band::decorrelated(base, Some(Duration::from_secs(5)), cap), 2_000, 15_000);
+        check(Band::decorrelated(base, Some(Duration::from_secs(30)), cap), 2_000, 60_000);
         check(Band::decorrelated(base, Some(Duration::MAX), cap), 2_000, 60_000);
     }
 
     #[test]
     fn decorrelated_after_a_hastened_wait_starts_from_its_base_again() {
         let (base, cap) = (Duration::from_secs(30), Duration::from_secs(600));
-        check(
-            Band::decorrelated(base, Some(Duration::from_millis(400)), cap),
-            30_000,
-            90_000,
-        );
+        check(Band::decorrelated(base, Some(Duration::from_millis(400)), cap), 30_000, 90_000);
     }
 }

@@ -5,17 +5,8 @@ use std::time::Duration;
 use super::spec::{JitterSpec, PolicySpec, WAIT_MAX};
 
 /// Every preset's name; the first is the default.
-pub const PRESETS: [&str; 9] = [
-    "webhook",
-    "gethook",
-    "web-push",
-    "backend",
-    "apns",
-    "exponential",
-    "linear",
-    "fixed",
-    "standard-webhooks",
-];
+pub const PRESETS: [&str; 9] =
+    ["webhook", "gethook", "web-push", "backend", "apns", "exponential", "linear", "fixed", "standard-webhooks"];
 
 impl PolicySpec {
     /// The preset with that name as somebody would write it, to be read, copied and changed.
@@ -23,21 +14,9 @@ impl PolicySpec {
         Some(match name {
             "webhook" => Self {
                 jitter: jitter("spread", 0.2),
-                ..list(&[
-                    10,
-                    30,
-                    2 * MINUTE,
-                    10 * MINUTE,
-                    30 * MINUTE,
-                    2 * HOUR,
-                    8 * HOUR,
-                    24 * HOUR,
-                ])
+                ..list(&[10, 30, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, 2 * HOUR, 8 * HOUR, 24 * HOUR])
             },
-            "gethook" => Self {
-                jitter: jitter("spread", 0.2),
-                ..list(&[30, 2 * MINUTE, 10 * MINUTE, HOUR])
-            },
+            "gethook" => Self { jitter: jitter("spread", 0.2), ..list(&[30, 2 * MINUTE, 10 * MINUTE, HOUR]) },
             "web-push" => Self {
                 strategy: Some("exponential".to_owned()),
                 base: Some(seconds(2)),
@@ -49,14 +28,8 @@ impl PolicySpec {
                 ..Self::default()
             },
             // A list, since the last wait is written out: no cap bounds the tiers that wait longer.
-            "backend" => Self {
-                jitter: jitter("add", 0.3),
-                ..list(&[1, 2, 4, 8, 16, 32, 60])
-            },
-            "apns" => Self {
-                jitter: jitter("add", 0.5),
-                ..list(&[1, 2, 4])
-            },
+            "backend" => Self { jitter: jitter("add", 0.3), ..list(&[1, 2, 4, 8, 16, 32, 60]) },
+            "apns" => Self { jitter: jitter("add", 0.5), ..list(&[1, 2, 4]) },
             "exponential" => Self {
                 strategy: Some("exponential".to_owned()),
                 base: Some(seconds(10)),
@@ -84,17 +57,7 @@ impl PolicySpec {
             },
             "standard-webhooks" => Self {
                 jitter: jitter("spread", 0.2),
-                ..list(&[
-                    5,
-                    5 * MINUTE,
-                    30 * MINUTE,
-                    2 * HOUR,
-                    5 * HOUR,
-                    10 * HOUR,
-                    14 * HOUR,
-                    20 * HOUR,
-                    24 * HOUR,
-                ])
+                ..list(&[5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR])
             },
             _ => return None,
         })
@@ -117,17 +80,11 @@ fn list(waits: &[u64]) -> PolicySpec {
 }
 
 fn jitter(kind: &str, share: f64) -> JitterSpec {
-    JitterSpec {
-        share: Some(share),
-        ..plain(kind)
-    }
+    JitterSpec { share: Some(share), ..plain(kind) }
 }
 
 fn plain(kind: &str) -> JitterSpec {
-    JitterSpec {
-        kind: Some(kind.to_owned()),
-        share: None,
-    }
+    JitterSpec { kind: Some(kind.to_owned()), share: None }
 }
 
 #[cfg(test)]
@@ -140,11 +97,7 @@ mod tests {
     fn every_preset_builds_and_no_other_name_does() {
         for name in PRESETS {
             let spec = PolicySpec::preset(name).expect("a preset");
-            assert_eq!(
-                Policy::build(&spec),
-                Ok(Policy::preset(name).expect("a preset")),
-                "{name}"
-            );
+            assert_eq!(Policy::build(&spec), Ok(Policy::preset(name).expect("a preset")), "{name}");
         }
         for name in ["", "Webhook", "web push", "default"] {
             assert_eq!(Policy::preset(name), None);
@@ -158,9 +111,7 @@ mod tests {
         for name in PRESETS {
             let policy = Policy::preset(name).expect("a preset");
             let tiers = Tier::ALL.map(|tier| policy.preview(tier, None));
-            let window = policy
-                .window()
-                .map_or("none".to_owned(), |window| window.as_secs().to_string());
+            let window = policy.window().map_or("none".to_owned(), |window| window.as_secs().to_string());
             text += &format!("{name}: {} attempts, window {window}\n", policy.max_attempts());
             for index in 0..tiers[0].waits.len() {
                 let cells = tiers.each_ref().map(|preview| cell(preview, index));

@@ -85,13 +85,7 @@ impl Policy {
                 _ => self.aim(retry, tier),
             };
             since_accept += after;
-            let wait = Wait {
-                retry,
-                after,
-                earliest,
-                latest,
-                since_accept,
-            };
+            let wait = Wait { retry, after, earliest, latest, since_accept };
             before = Some(wait);
             wait
         })
@@ -107,16 +101,11 @@ impl Preview {
                 [wait.after, wait.earliest, wait.latest, wait.since_accept].map(human);
             [wait.retry.to_string(), after, earliest, latest, since]
         }));
-        let widths: Vec<usize> = (0..5)
-            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-            .collect();
+        let widths: Vec<usize> =
+            (0..5).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
         let mut table = String::new();
         for row in rows {
-            let cells: Vec<String> = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:>width$}"))
-                .collect();
+            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
             table += &cells.join("  ");
             table.push('\n');
         }
@@ -173,14 +162,7 @@ impl<'a> Outlook<'a> {
             (_, Some(window)) => End::Window(window),
             _ => End::Attempts,
         };
-        Self {
-            policy,
-            tier,
-            end,
-            last_start,
-            waits,
-            certain,
-        }
+        Self { policy, tier, end, last_start, waits, certain }
     }
 
     /// When the last attempt starts if the dice fall as badly as they can.
@@ -202,12 +184,7 @@ impl<'a> Outlook<'a> {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let written = self
-            .policy
-            .waits(self.tier)
-            .last()
-            .map(|wait| human(wait.since_accept))
-            .unwrap_or_default();
+        let written = self.policy.waits(self.tier).last().map(|wait| human(wait.since_accept)).unwrap_or_default();
         match self.end {
             End::Attempts => {}
             End::Ttl(ttl) => notes.push(format!(
@@ -224,10 +201,7 @@ impl<'a> Outlook<'a> {
         let variant = self.policy.variant(self.tier);
         if let (Some(first), false) = (variant.first, self.waits.is_empty()) {
             let first = human(self.waits[0].after.min(first));
-            notes.push(format!(
-                "{}: the first retry comes within {first}; jitter only shortens it",
-                self.tier.name()
-            ));
+            notes.push(format!("{}: the first retry comes within {first}; jitter only shortens it", self.tier.name()));
         }
         if self.tier == Tier::Engagement {
             notes.push("engagement: sent only inside the off-peak window, where one is set".to_owned());
@@ -270,17 +244,10 @@ impl<'a> Outlook<'a> {
             return Some("decorrelated takes only the first of the delays and grows by itself".to_owned());
         }
         if retries > delays.len() {
-            return Some(format!(
-                "the last of the {} delays repeats up to {retries} retries",
-                delays.len()
-            ));
+            return Some(format!("the last of the {} delays repeats up to {retries} retries", delays.len()));
         }
-        (retries < delays.len()).then(|| {
-            format!(
-                "{retries} of the {} delays used: max_attempts allows no more",
-                delays.len()
-            )
-        })
+        (retries < delays.len())
+            .then(|| format!("{retries} of the {} delays used: max_attempts allows no more", delays.len()))
     }
 
     fn text(&self) -> String {
@@ -352,11 +319,7 @@ impl<'a> Outlook<'a> {
         if words.len() > WORDS_MAX {
             words.splice(WORDS_MAX / 2..words.len() - 1, ["…".to_owned()]);
         }
-        let first = self
-            .waits
-            .first()
-            .filter(|_| hastened == 1)
-            .map(|wait| format!("within {}", human(wait.after)));
+        let first = self.waits.first().filter(|_| hastened == 1).map(|wait| format!("within {}", human(wait.after)));
         match (first, joined(&words)) {
             (Some(first), rest) if rest.is_empty() => first,
             (Some(first), rest) => format!("{first}, then after {rest}"),

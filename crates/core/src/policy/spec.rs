@@ -118,11 +118,7 @@ impl std::error::Error for BadPolicy {}
 
 /// Reads the whole spec, complaining as it goes and carrying on with the default.
 pub(super) fn build(spec: &PolicySpec) -> Result<Policy, Vec<BadPolicy>> {
-    let mut reader = Reader {
-        spec,
-        wrong: Vec::new(),
-        unused: Vec::new(),
-    };
+    let mut reader = Reader { spec, wrong: Vec::new(), unused: Vec::new() };
     let strategy = reader.strategy();
     let jitter = reader.jitter();
     let mut policy = Policy {
@@ -182,10 +178,7 @@ impl Reader<'_> {
         };
         self.name_unused(&[
             ("base", spec.base.is_some() && !takes_base),
-            (
-                "multiplier",
-                spec.multiplier.is_some() && strategy.name() != "exponential",
-            ),
+            ("multiplier", spec.multiplier.is_some() && strategy.name() != "exponential"),
             ("step", spec.step.is_some() && strategy.name() != "linear"),
             ("delays", spec.delays.is_some() && strategy.name() != "list"),
         ]);
@@ -252,19 +245,14 @@ impl Reader<'_> {
         let parts_are_right = self.wrong.iter().all(|bad| !parts.contains(&bad.field.as_str()));
         if first > cap && !is_list && parts_are_right {
             let (cap, first) = (human(cap), human(first));
-            self.complain(
-                "cap",
-                format!("{cap} is below the first wait of {first}; set cap to {first} or more"),
-            );
+            self.complain("cap", format!("{cap} is below the first wait of {first}; set cap to {first} or more"));
         }
         cap
     }
 
     fn max_attempts(&mut self, strategy: &Strategy) -> u16 {
         let default = match strategy {
-            Strategy::List { delays } => u16::try_from(delays.len() + 1)
-                .unwrap_or(ATTEMPTS_MAX)
-                .min(ATTEMPTS_MAX),
+            Strategy::List { delays } => u16::try_from(delays.len() + 1).unwrap_or(ATTEMPTS_MAX).min(ATTEMPTS_MAX),
             _ => ATTEMPTS,
         };
         let Some(written) = self.spec.max_attempts else {
@@ -284,10 +272,8 @@ impl Reader<'_> {
         let written = self.spec.retry_after_max.unwrap_or(RETRY_AFTER);
         if !(RETRY_AFTER_MIN..=WAIT_MAX).contains(&written) {
             let (low, high) = (human(RETRY_AFTER_MIN), human(WAIT_MAX));
-            let reason = format!(
-                "{} is not from {low} to {high}; a receiver's Retry-After is always obeyed",
-                human(written)
-            );
+            let reason =
+                format!("{} is not from {low} to {high}; a receiver's Retry-After is always obeyed", human(written));
             self.complain("retry_after_max", reason);
         }
         written
@@ -302,13 +288,11 @@ impl Reader<'_> {
             };
             let written = spec.scale.unwrap_or(scale);
             // To the millionth, a smaller positive scale than this would be none.
-            let scale = Ratio::within(written, 0, 100)
-                .filter(|_| written >= 0.01)
-                .unwrap_or_else(|| {
-                    let reason = format!("{written:?} is not from 0.01 to 100; 2 doubles each wait, 0.5 halves it");
-                    self.complain(&format!("tiers.{}.scale", tier.name()), reason);
-                    Ratio::ONE
-                });
+            let scale = Ratio::within(written, 0, 100).filter(|_| written >= 0.01).unwrap_or_else(|| {
+                let reason = format!("{written:?} is not from 0.01 to 100; 2 doubles each wait, 0.5 halves it");
+                self.complain(&format!("tiers.{}.scale", tier.name()), reason);
+                Ratio::ONE
+            });
             let field = format!("tiers.{}.first", tier.name());
             let first = spec.first.or(first).map(|first| self.bounded(&field, first));
             Variant { scale, first }
@@ -328,15 +312,11 @@ impl Reader<'_> {
     }
 
     fn complain(&mut self, field: &str, reason: String) {
-        self.wrong.push(BadPolicy {
-            field: field.to_owned(),
-            reason,
-        });
+        self.wrong.push(BadPolicy { field: field.to_owned(), reason });
     }
 
     fn name_unused(&mut self, fields: &[(&'static str, bool)]) {
-        self.unused
-            .extend(fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| field));
+        self.unused.extend(fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| field));
     }
 }
 
@@ -358,56 +338,33 @@ mod tests {
     }
 
     fn named(strategy: &str) -> PolicySpec {
-        PolicySpec {
-            strategy: Some(strategy.to_owned()),
-            ..PolicySpec::default()
-        }
+        PolicySpec { strategy: Some(strategy.to_owned()), ..PolicySpec::default() }
     }
 
     fn listed(seconds: &[u64]) -> PolicySpec {
-        PolicySpec {
-            delays: Some(seconds.iter().copied().map(Duration::from_secs).collect()),
-            ..PolicySpec::default()
-        }
+        PolicySpec { delays: Some(seconds.iter().copied().map(Duration::from_secs).collect()), ..PolicySpec::default() }
     }
 
     /// The waits as written, in seconds.
     fn waits(spec: &PolicySpec) -> Vec<u64> {
         let policy = Policy::build(spec).expect("a valid policy");
-        policy
-            .preview(Tier::Promotional, None)
-            .waits
-            .iter()
-            .map(|wait| wait.after.as_secs())
-            .collect()
+        policy.preview(Tier::Promotional, None).waits.iter().map(|wait| wait.after.as_secs()).collect()
     }
 
     #[test]
     fn an_empty_policy_is_the_documented_default() {
         let policy = Policy::build(&PolicySpec::default()).expect("defaults are valid");
         assert_eq!(waits(&PolicySpec::default()), [2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(
-            policy.jitter,
-            Jitter::Spread(Ratio::within(0.2, 0, 1).expect("a share"))
-        );
-        assert_eq!(
-            (policy.max_attempts, policy.window, policy.retry_after_max),
-            (9, None, DAY)
-        );
+        assert_eq!(policy.jitter, Jitter::Spread(Ratio::within(0.2, 0, 1).expect("a share")));
+        assert_eq!((policy.max_attempts, policy.window, policy.retry_after_max), (9, None, DAY));
     }
 
     #[test]
     fn the_strategy_follows_from_what_is_written() {
         assert_eq!(waits(&listed(&[7, 5])), [7, 5]);
-        let linear = PolicySpec {
-            step: Some(Duration::from_secs(20)),
-            ..PolicySpec::default()
-        };
+        let linear = PolicySpec { step: Some(Duration::from_secs(20)), ..PolicySpec::default() };
         assert_eq!(waits(&linear), [20, 40, 60, 60, 60, 60, 60, 60]);
-        let based = PolicySpec {
-            base: Some(Duration::from_secs(20)),
-            ..named("linear")
-        };
+        let based = PolicySpec { base: Some(Duration::from_secs(20)), ..named("linear") };
         assert_eq!(waits(&based), [20, 40, 60, 60, 60, 60, 60, 60]);
         assert_eq!(waits(&named("fixed")), [2; 8]);
     }
@@ -415,24 +372,15 @@ mod tests {
     #[test]
     fn a_list_is_taken_as_written_unless_it_sets_a_cap() {
         assert_eq!(waits(&listed(&[10, 86_400])), [10, 86_400]);
-        let capped = PolicySpec {
-            cap: Some(Duration::from_secs(60)),
-            ..listed(&[10, 86_400])
-        };
+        let capped = PolicySpec { cap: Some(Duration::from_secs(60)), ..listed(&[10, 86_400]) };
         assert_eq!(waits(&capped), [10, 60]);
-        let repeated = PolicySpec {
-            max_attempts: Some(5),
-            ..listed(&[10, 20])
-        };
+        let repeated = PolicySpec { max_attempts: Some(5), ..listed(&[10, 20]) };
         assert_eq!(waits(&repeated), [10, 20, 20, 20]);
     }
 
     #[test]
     fn everything_wrong_is_said_at_once_with_the_way_out() {
-        let tier = TierSpec {
-            scale: Some(0.0),
-            first: Some(Duration::ZERO),
-        };
+        let tier = TierSpec { scale: Some(0.0), first: Some(Duration::ZERO) };
         let spec = PolicySpec {
             strategy: Some("expo".to_owned()),
             base: Some(Duration::ZERO),
@@ -440,17 +388,11 @@ mod tests {
             cap: Some(Duration::MAX),
             step: Some(Duration::from_micros(999)),
             delays: None,
-            jitter: JitterSpec {
-                kind: Some("some".to_owned()),
-                share: Some(1.5),
-            },
+            jitter: JitterSpec { kind: Some("some".to_owned()), share: Some(1.5) },
             max_attempts: Some(0),
             window: Some(Duration::ZERO),
             retry_after_max: Some(Duration::ZERO),
-            tiers: TiersSpec {
-                engagement: tier,
-                ..TiersSpec::default()
-            },
+            tiers: TiersSpec { engagement: tier, ..TiersSpec::default() },
         };
         insta::assert_snapshot!(complaints(&spec), @r#"
         base: 0s is too short; give 1ms or more
@@ -475,28 +417,19 @@ mod tests {
         insta::assert_snapshot!(complaints(&listed(&[1; 1_001])), @"delays: 1001 are too many; give at most 1000, the last one repeats up to max_attempts");
         insta::assert_snapshot!(complaints(&listed(&[1, 2, 0, 0])), @"delays[2]: 0s is too short; give 1ms or more");
         let longest = listed(&[1; DELAYS_MAX]);
-        assert_eq!(
-            Policy::build(&longest).expect("a valid policy").max_attempts,
-            ATTEMPTS_MAX
-        );
+        assert_eq!(Policy::build(&longest).expect("a valid policy").max_attempts, ATTEMPTS_MAX);
     }
 
     #[test]
     fn a_cap_below_the_first_wait_is_refused_not_applied() {
-        let slow = PolicySpec {
-            base: Some(Duration::from_secs(300)),
-            ..PolicySpec::default()
-        };
+        let slow = PolicySpec { base: Some(Duration::from_secs(300)), ..PolicySpec::default() };
         insta::assert_snapshot!(complaints(&slow), @"cap: 1m is below the first wait of 5m; set cap to 5m or more");
     }
 
     #[test]
     fn a_multiplier_that_shrinks_waits_is_refused() {
         for multiplier in [0.0, 0.999, -2.0, 1_000.1, f64::INFINITY, f64::NAN, 1e300] {
-            let spec = PolicySpec {
-                multiplier: Some(multiplier),
-                ..PolicySpec::default()
-            };
+            let spec = PolicySpec { multiplier: Some(multiplier), ..PolicySpec::default() };
             assert!(complaints(&spec).starts_with("multiplier: "), "{multiplier}");
         }
     }

@@ -66,10 +66,7 @@ mod tests {
     use super::*;
 
     fn check(strategy: &Strategy, expected: &[u64]) {
-        let delays: Vec<_> = (1..)
-            .take(expected.len())
-            .map(|retry| strategy.delay(retry).as_millis())
-            .collect();
+        let delays: Vec<_> = (1..).take(expected.len()).map(|retry| strategy.delay(retry).as_millis()).collect();
         assert_eq!(delays, expected.iter().map(|ms| u128::from(*ms)).collect::<Vec<_>>());
     }
 
@@ -82,20 +79,8 @@ mod tests {
         let base = Duration::from_secs(3);
         check(&Strategy::Fixed { base }, &[3_000, 3_000, 3_000]);
         check(&Strategy::Linear { step: base }, &[3_000, 6_000, 9_000]);
-        check(
-            &Strategy::Exponential {
-                base,
-                multiplier: times(2.0),
-            },
-            &[3_000, 6_000, 12_000, 24_000],
-        );
-        check(
-            &Strategy::Exponential {
-                base,
-                multiplier: times(1.5),
-            },
-            &[3_000, 4_500, 6_750, 10_125],
-        );
+        check(&Strategy::Exponential { base, multiplier: times(2.0) }, &[3_000, 6_000, 12_000, 24_000]);
+        check(&Strategy::Exponential { base, multiplier: times(1.5) }, &[3_000, 4_500, 6_750, 10_125]);
     }
 
     #[test]
@@ -106,27 +91,16 @@ mod tests {
 
     #[test]
     fn slow_growth_is_not_rounded_away() {
-        let slow = Strategy::Exponential {
-            base: Duration::from_millis(1),
-            multiplier: times(1.0001),
-        };
+        let slow = Strategy::Exponential { base: Duration::from_millis(1), multiplier: times(1.0001) };
         let grown = Duration::from_secs_f64(0.001 * 1.0001_f64.powi(999));
-        assert!(
-            slow.delay(1_000).abs_diff(grown) <= Duration::from_micros(1),
-            "{:?}",
-            slow.delay(1_000)
-        );
+        assert!(slow.delay(1_000).abs_diff(grown) <= Duration::from_micros(1), "{:?}", slow.delay(1_000));
     }
 
     #[test]
     fn growth_ends_far_out_instead_of_overflowing() {
         let longest = Duration::from_secs(30 * 86_400);
         for retry in [1, 2, 10, 1_000, u16::MAX] {
-            let delay = Strategy::Exponential {
-                base: longest,
-                multiplier: times(1_000.0),
-            }
-            .delay(retry);
+            let delay = Strategy::Exponential { base: longest, multiplier: times(1_000.0) }.delay(retry);
             assert!((longest..=FAR).contains(&delay));
             assert!(Strategy::Linear { step: longest }.delay(retry) <= FAR);
         }

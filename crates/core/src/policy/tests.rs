@@ -31,27 +31,16 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
     });
     let jitter =
         (of(any_name(&Jitter::NAMES)), of(any_number(0.0..1.0))).prop_map(|(kind, share)| JitterSpec { kind, share });
-    let growth = (
-        of(any_name(&strategy::Strategy::NAMES)),
-        of(any_wait()),
-        of(any_number(1.0..4.0)),
-        of(any_wait()),
-    );
+    let growth = (of(any_name(&strategy::Strategy::NAMES)), of(any_wait()), of(any_number(1.0..4.0)), of(any_wait()));
     let delays = of(prop::collection::vec(any_wait(), 0..12));
     let attempts = of(prop_oneof![9 => 1_u64..40, 1 => any::<u64>()]);
-    (
-        growth,
-        of(any_wait()),
-        delays,
-        jitter,
-        attempts,
-        of(any_wait()),
-        of(any_wait()),
-        tiers,
-    )
-        .prop_map(
-            |(
-                (strategy, base, multiplier, cap),
+    (growth, of(any_wait()), delays, jitter, attempts, of(any_wait()), of(any_wait()), tiers).prop_map(
+        |((strategy, base, multiplier, cap), step, delays, jitter, max_attempts, window, retry_after_max, tiers)| {
+            PolicySpec {
+                strategy,
+                base,
+                multiplier,
+                cap,
                 step,
                 delays,
                 jitter,
@@ -59,22 +48,9 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
                 window,
                 retry_after_max,
                 tiers,
-            )| {
-                PolicySpec {
-                    strategy,
-                    base,
-                    multiplier,
-                    cap,
-                    step,
-                    delays,
-                    jitter,
-                    max_attempts,
-                    window,
-                    retry_after_max,
-                    tiers,
-                }
-            },
-        )
+            }
+        },
+    )
 }
 
 /// Any policy there can be.
@@ -187,28 +163,20 @@ fn the_survived_outage_is_the_worst_there_can_be() {
         ..PolicySpec::default()
     };
     let policy = Policy::build(&spec).expect("a valid policy");
-    assert_eq!(
-        policy.preview(Tier::Promotional, None).survives,
-        Duration::from_secs(18)
-    );
+    assert_eq!(policy.preview(Tier::Promotional, None).survives, Duration::from_secs(18));
 }
 
 #[test]
 fn transactional_halves_engagement_doubles_and_the_cap_holds_for_both() {
     let spec = PolicySpec {
         base: Some(Duration::from_secs(20)),
-        jitter: JitterSpec {
-            kind: Some("none".to_owned()),
-            share: None,
-        },
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
         max_attempts: Some(5),
         ..PolicySpec::default()
     };
     let policy = Policy::build(&spec).expect("a valid policy");
     let waits = |tier| {
-        (1..5)
-            .map(|retry| policy.wait(retry, tier, None, Roll(0)).map(|wait| wait.as_secs()))
-            .collect::<Vec<_>>()
+        (1..5).map(|retry| policy.wait(retry, tier, None, Roll(0)).map(|wait| wait.as_secs())).collect::<Vec<_>>()
     };
     assert_eq!(waits(Tier::Transactional), [Some(1), Some(20), Some(40), Some(60)]);
     assert_eq!(waits(Tier::Promotional), [Some(20), Some(40), Some(60), Some(60)]);
@@ -218,34 +186,16 @@ fn transactional_halves_engagement_doubles_and_the_cap_holds_for_both() {
 #[test]
 fn a_tier_may_be_given_waits_of_its_own() {
     let spec = PolicySpec {
-        jitter: JitterSpec {
-            kind: Some("none".to_owned()),
-            share: None,
-        },
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
         tiers: TiersSpec {
-            transactional: TierSpec {
-                scale: Some(1.0),
-                first: Some(Duration::from_millis(250)),
-            },
-            promotional: TierSpec {
-                scale: Some(3.0),
-                first: None,
-            },
-            engagement: TierSpec {
-                scale: None,
-                first: Some(Duration::from_secs(3)),
-            },
+            transactional: TierSpec { scale: Some(1.0), first: Some(Duration::from_millis(250)) },
+            promotional: TierSpec { scale: Some(3.0), first: None },
+            engagement: TierSpec { scale: None, first: Some(Duration::from_secs(3)) },
         },
         ..PolicySpec::default()
     };
     let policy = Policy::build(&spec).expect("a valid policy");
-    let waits = |tier| {
-        [1, 2].map(|retry| {
-            policy
-                .wait(retry, tier, None, Roll(0))
-                .expect("attempts are left")
-                .as_millis()
-        })
-    };
+    let waits =
+        |tier| [1, 2].map(|retry| policy.wait(retry, tier, None, Roll(0)).expect("attempts are left").as_millis());
     assert_eq!(Tier::ALL.map(waits), [[250, 4_000], [6_000, 12_000], [2_000, 8_000]]);
 }

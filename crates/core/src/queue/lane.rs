@@ -64,6 +64,9 @@ pub(super) struct Lane {
     pub(super) kept: [u32; 3],
     /// Whether the store holds more of it than the window.
     pub(super) overflow: [Overflow; 3],
+    /// Pages under way that were asked for before the lane became strict, or stopped being it.
+    /// They say nothing of the queues there are now.
+    pub(super) old_pages: u8,
     /// Whether it stands in a tier's ring.
     pub(super) in_ring: [bool; 3],
     ready: [BinaryHeap<Reverse<u64>>; 3],
@@ -90,6 +93,7 @@ impl Lane {
             in_flight: 0,
             kept: [0; 3],
             overflow: [Overflow::default(); 3],
+            old_pages: 0,
             in_ring: [false; 3],
             ready: Default::default(),
         }
@@ -117,8 +121,9 @@ impl Lane {
     /// Nothing of it is worth remembering.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.kept == [0; 3]
-            && self.paused.is_none()
+            && self.paused.is_none_or(|hold| !hold.holds(now))
             && self.hold.is_none_or(|hold| !hold.holds(now))
+            && self.old_pages == 0
             && self.overflow.iter().all(|overflow| !overflow.more && !overflow.paging)
     }
 
@@ -131,6 +136,12 @@ impl Lane {
             return Some(paused);
         }
         self.hold.filter(|hold| hold.holds(now))
+    }
+
+    /// Forgets what no longer holds.
+    pub(super) fn release(&mut self, now: Timestamp) {
+        self.paused = self.paused.filter(|hold| hold.holds(now));
+        self.hold = self.hold.filter(|hold| hold.holds(now));
     }
 
     pub(super) fn has_slot(&self) -> bool {
@@ -156,16 +167,29 @@ impl Lane {
         !self.ready[tier.index()].is_empty()
     }
 
-    /// Turns the order around when the owner changed it: ranks were made under the old one.
-    pub(super) fn reorder(&mut self, settings: &Arc<LaneSettings>) {
-        let old = self.order();
+    /// Takes over settings; ranks and queues that were made under another order are made anew.
+    pub(super) fn take_over(&mut self, settings: &Arc<LaneSettings>) {
+        let (old, new) = (self.order(), settings.order);
         let newest = |order| order == Order::NewestFirst;
-        if newest(old) != newest(settings.order) {
+        if newest(old) != newest(new) {
             for heap in &mut self.ready {
                 *heap = heap.drain().map(|Reverse(rank)| Reverse(!rank)).collect();
             }
         }
+        let strict = |order| order == Order::Strict;
+        if strict(old) != strict(new) {
+            self.regroup();
+        }
         self.settings = Some(Arc::clone(settings));
+    }
+
+    /// A strict lane is paged as a whole, another one tier by tier: which rows are behind which
+    /// queue is not known after a change, so every queue is looked at.
+    fn regroup(&mut self) {
+        let paging = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>();
+        let more = paging > 0 || self.overflow.iter().any(|queue| queue.more);
+        self.old_pages = self.old_pages.saturating_add(paging);
+        self.overflow = [Overflow { more, paging: false, since: false }; 3];
     }
 
     /// A delivery's place in the heap; applied twice it gives the id back.

@@ -19,26 +19,53 @@ pub(super) enum Timer {
     Over(DeliveryId),
 }
 
+/// Below this many, entries nobody waits for do no harm.
+const TIDY_FROM: usize = 1_024;
+
 /// The deadlines, earliest first.
 #[derive(Debug, Default)]
-pub(super) struct Timers(BinaryHeap<Reverse<(Timestamp, Timer)>>);
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(Timestamp, Timer)>>,
+    /// Twice what was wanted when it was looked at last.
+    tidy_at: usize,
+}
 
 impl Timers {
     pub(super) fn set(&mut self, at: Timestamp, timer: Timer) {
-        self.0.push(Reverse((at, timer)));
+        self.heap.push(Reverse((at, timer)));
     }
 
     /// Takes the earliest one that has come.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<Timer> {
-        let Reverse((at, _)) = self.0.peek()?;
+        let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {
             return None;
         }
-        self.0.pop().map(|Reverse((_, timer))| timer)
+        self.heap.pop().map(|Reverse((_, timer))| timer)
     }
 
     /// When the earliest one comes.
     pub(super) fn next_at(&self) -> Option<Timestamp> {
-        self.0.peek().map(|Reverse((at, _))| *at)
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether half of it may be entries that nobody waits for: a TTL of days outlives its delivery.
+    pub(super) fn is_untidy(&self) -> bool {
+        self.heap.len() >= self.tidy_at.max(TIDY_FROM)
+    }
+
+    /// Keeps what is wanted, once.
+    pub(super) fn tidy(&mut self, wanted: impl Fn(Timestamp, Timer) -> bool) {
+        let mut kept = std::mem::take(&mut self.heap).into_vec();
+        kept.retain(|Reverse((at, timer))| wanted(*at, *timer));
+        kept.sort_unstable();
+        kept.dedup();
+        self.tidy_at = kept.len() * 2;
+        self.heap = kept.into();
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
     }
 }

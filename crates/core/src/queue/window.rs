@@ -77,7 +77,14 @@ impl Queue {
         if lane.settings.as_ref().is_some_and(|known| Arc::ptr_eq(known, settings)) {
             return;
         }
-        lane.reorder(settings);
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        lane.take_over(settings);
+        for tier in Tier::ALL {
+            let spilling = self.lane_ref(index).is_spilling(tier);
+            if spilling != before[tier.index()] {
+                self.spilling_changes.push((settings.lane, tier, spilling));
+            }
+        }
         self.ring_lane(index, now);
     }
 
@@ -145,6 +152,9 @@ impl Queue {
         }
         let per_queue = self.limits.per_queue;
         let entry = self.lane_mut(index);
+        if entry.old_pages > 0 {
+            return None;
+        }
         if order == Order::Strict {
             // Paged as a whole, one row at a time: the head may be of any tier.
             let more = entry.overflow.iter().any(|queue| queue.more);
@@ -159,13 +169,18 @@ impl Queue {
             overflow.more && !overflow.paging && entry.kept[tier.index()] <= per_queue / 2
         })?;
         entry.overflow[tier.index()].paging = true;
-        Some(PageWanted { lane, tier, order, limit: entry.kept[tier.index()] + per_queue / 2 })
+        Some(PageWanted { lane, tier, order, limit: entry.kept[tier.index()] + (per_queue / 2).max(1) })
     }
 
     /// A page came: whether the store may hold more of this queue than the window.
     pub fn paged(&mut self, now: Timestamp, id: LaneId, tier: Tier, more: bool) {
         let Some(index) = self.lane_index.get(&id).copied() else { return };
         let lane = self.lane_mut(index);
+        if lane.old_pages > 0 {
+            lane.old_pages -= 1;
+            self.hungry.insert(id);
+            return;
+        }
         let at = lane.paged_as(tier);
         let missed = std::mem::take(&mut lane.overflow[at].since);
         if lane.is_strict() {
@@ -174,6 +189,8 @@ impl Queue {
         lane.overflow[at] = Overflow { more: more || missed, paging: false, since: false };
         if lane.overflow[at].more {
             self.hungry.insert(id);
+        } else if lane.is_strict() {
+            self.spilling_changes.extend(Tier::ALL.map(|tier| (id, tier, false)));
         } else {
             self.spilling_changes.push((id, tier, false));
         }

@@ -197,7 +197,9 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("a client that reads");
             (stream, String::from_utf8_lossy(&request[..length]).into_owned())
         };
-        let (result, (_stream, request)) = tokio::join!(carry(&opener, &mut kept, &mut attempt, &mut alarm), receiver);
+        let both = async { tokio::join!(carry(&opener, &mut kept, &mut attempt, &mut alarm), receiver) };
+        let both = tokio::time::timeout(Duration::from_secs(5), both).await;
+        let (result, (_stream, request)) = both.expect("a second connection within the time");
         assert_eq!(result.expect("an answer on the second connection").status, 200);
         assert!(request.ends_with("\r\n\r\n{}"), "{request}");
         assert!(kept.is_some(), "the new connection is kept");

@@ -127,7 +127,7 @@ impl Pools {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Forgets an origin without connections. Nothing can be in its queue.
+    /// Forgets an origin without connections: nobody is left to look into its queue.
     fn forget(&self, pool: &Pool) {
         let mut origins = lock(&self.origins);
         if lock(&pool.state).connections == 0 {
@@ -224,10 +224,9 @@ impl Drop for Seat {
         let waiting = state.idle.len();
         state.idle.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
         self.pools.idle.fetch_sub(waiting - state.idle.len(), Ordering::Relaxed);
-        // With the last connection nobody is left to look into the queue; dropping answers it.
-        let orphans = if state.connections == 1 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
+        // If it was the last connection, the pool goes with it, and what is queued is answered by
+        // being dropped.
         leave(&self.pools, &self.pool, state);
-        drop(orphans);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -15,6 +16,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Session, Start, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Reply, perform};
@@ -23,6 +25,12 @@ use crate::clock::Clock;
 
 /// Questions that may wait for the loop at once; more wait at the door.
 const ASKED_MAX: usize = 1_024;
+
+/// How often the clock is compared with the wall clock.
+const FOLLOW_EVERY: Duration = Duration::from_secs(60);
+
+/// What is further off than this after a minute's following did not drift: it jumped.
+const JUMP_MS: u64 = 1_000;
 
 /// Makes attempts. What is given to [`Transport::send`] ends as one [`Finished`], whatever
 /// happens; the loop bounds how many are under way.
@@ -113,7 +121,8 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
         let mut effects = Vec::new();
         let mut event = Event::Started(Box::new(self.start.take().expect("a driver runs once")));
         let mut stopping = false;
-        let timer = tokio::time::sleep_until(tokio::time::Instant::now());
+        let mut follow_at = Instant::now() + FOLLOW_EVERY;
+        let timer = tokio::time::sleep_until(follow_at);
         tokio::pin!(timer);
         loop {
             self.dispatch.step(self.clock.now(), (self.dice)(), event, &mut effects);
@@ -128,12 +137,9 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
             if self.dispatch.is_drained() {
                 return Ok(());
             }
-            let wake = self.dispatch.wake_at();
-            if let Some(at) = wake {
-                let at = self.clock.instant(at);
-                if timer.deadline() != at {
-                    timer.as_mut().reset(at);
-                }
+            let wake = self.dispatch.wake_at().map_or(follow_at, |at| self.clock.instant(at).min(follow_at));
+            if timer.deadline() != wake {
+                timer.as_mut().reset(wake);
             }
             event = tokio::select! {
                 biased;
@@ -145,8 +151,22 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
                 finished = self.transport.finished() => Event::Finished(finished),
                 Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
                 arrivals = store.arrivals() => Event::Arrived(arrivals),
-                () = &mut timer, if wake.is_some() => Event::Woke,
+                () = &mut timer => {
+                    if wake == follow_at {
+                        follow_at += FOLLOW_EVERY;
+                        self.follow();
+                    }
+                    Event::Woke
+                }
             };
+        }
+    }
+
+    /// Lets the clock follow the wall clock, and says so when that has jumped.
+    fn follow(&self) {
+        let off_ms = self.clock.follow();
+        if off_ms.unsigned_abs() > JUMP_MS {
+            tracing::warn!(off_ms, "the wall clock has jumped; due times follow it slowly");
         }
     }
 

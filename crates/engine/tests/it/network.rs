@@ -131,6 +131,9 @@ pub(crate) fn settings() -> Settings {
     Settings { rules: loopback_allowed(), ..Settings::default() }
 }
 
+/// More than any attempt of a test may take.
+const ENOUGH: Duration = Duration::from_secs(10);
+
 /// Far below the defaults, far above what loopback needs: for what must run into it.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
@@ -156,7 +159,8 @@ impl Bench {
     }
 
     pub(crate) async fn next(&mut self) -> Done {
-        self.results.recv().await.expect("the connector lives as long as the bench")
+        let done = tokio::time::timeout(ENOUGH, self.results.recv()).await;
+        done.expect("every job ends by its deadline").expect("the connector lives as long as the bench")
     }
 
     /// One attempt from start to end.

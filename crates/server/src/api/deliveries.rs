@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
-use posthaste_core::{Hold, Why};
 use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
+use posthaste_core::{Hold, Why};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::View;

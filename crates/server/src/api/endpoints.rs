@@ -59,11 +59,7 @@ pub async fn make<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request
 }
 
 /// `GET /v1/endpoints/{id}`.
-pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    Path(id): Path<String>,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Path(id): Path<String>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_id(&id).ok_or_else(unknown)?;

@@ -27,8 +27,9 @@ pub async fn preview(request: Request) -> Answer {
     let mut fields = Object::read(&body)?;
     let is_name = |raw: &&serde_json::value::RawValue| raw.get().starts_with('"');
     let written = fields.need("policy", Ok);
-    let mut inline = Object::read_optional(written.filter(|raw| !is_name(raw)).map_or(&[], |raw| raw.get().as_bytes()))?
-        .within("/policy");
+    let mut inline =
+        Object::read_optional(written.filter(|raw| !is_name(raw)).map_or(&[], |raw| raw.get().as_bytes()))?
+            .within("/policy");
     let spec = match written {
         Some(raw) if is_name(&raw) => named(&mut fields, &value::text(raw).unwrap_or_default()),
         _ => spec(&mut inline),
@@ -62,7 +63,8 @@ fn spec(fields: &mut Object<'_>) -> PolicySpec {
     let mut tiers = fields.object("tiers");
     let [transactional, promotional, engagement] = Tier::ALL.map(|tier| {
         let mut variant = tiers.object(tier.name());
-        let spec = TierSpec { scale: variant.get("scale", value::number), first: variant.get("first", value::duration) };
+        let spec =
+            TierSpec { scale: variant.get("scale", value::number), first: variant.get("first", value::duration) };
         tiers.absorb(variant);
         spec
     });

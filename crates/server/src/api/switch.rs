@@ -53,8 +53,7 @@ struct Switched {
 }
 
 fn scope(fields: &mut Object<'_>) -> PauseScope {
-    let scope = fields.need("scope", |raw| {
-        value::one_of(raw, &SCOPES)?.ok_or_else(|| "this version knows \"all\" alone".to_owned())
-    });
+    let scope = fields
+        .need("scope", |raw| value::one_of(raw, &SCOPES)?.ok_or_else(|| "this version knows \"all\" alone".to_owned()));
     scope.unwrap_or(PauseScope::All)
 }

@@ -1,6 +1,13 @@
 //! Where a delivery is, from outside. That one arrives is the testkit's proof `thread`.
 
+use std::sync::Arc;
+
 use http::StatusCode;
+use posthaste_core::{DeliveryId, State, Timestamp};
+use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_store::Store;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::fixture::Server;
 
@@ -18,7 +25,8 @@ async fn a_delivery_that_waits_says_why_and_until_when() {
     let server = Server::start().await;
     server.endpoint("").await;
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    let message = server.post("/v1/messages", &format!(r#"{{"payload": 1, "tier": 3, "deliver_at": "{later}"}}"#)).await;
+    let message =
+        server.post("/v1/messages", &format!(r#"{{"payload": 1, "tier": 3, "deliver_at": "{later}"}}"#)).await;
     let delivery = delivery_of(message.text("id"));
     let shown = server.get(&format!("/v1/deliveries/{delivery}")).await;
     assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
@@ -48,9 +56,35 @@ async fn a_delivery_nobody_takes_shows_its_attempt() {
     assert_eq!((&attempt["attempt"], &attempt["status"]), (&1.into(), &serde_json::Value::Null));
 }
 
+#[tokio::test]
+async fn an_attempt_in_flight_when_the_server_stops_ends_and_is_recorded() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+    let mut request = [0; 4_096];
+    assert!(stream.read(&mut request).await.expect("a request") > 0);
+
+    let store = Arc::clone(&server.store);
+    // The stop is asked for before the receiver answers, and has to wait for it.
+    let (ended, answered) = tokio::join!(biased; server.stop(), stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"));
+    answered.expect("somebody reads it");
+    ended.expect("an orderly end");
+    let id = DeliveryId(posthaste_core::Key::from_raw(key_of(message.text("id")).raw() + 1));
+    let shown = store.delivery(id, Timestamp::from_millis(0)).await.expect("the store answers").expect("it is known");
+    assert!(matches!(shown.delivery.state, State::Delivered { .. }), "{:?}", shown.delivery);
+}
+
+fn key_of(message: &str) -> posthaste_core::Key {
+    let opened = IdKey::from_bytes([7; 16]).open(message).expect("a message's id");
+    posthaste_core::Key::new(posthaste_core::WriterId::new(opened.writer).expect("a writer"), opened.seq)
+}
+
 /// The id of a message's only delivery: its key follows the message's, under the same time.
 fn delivery_of(message: &str) -> String {
-    use posthaste_crypto::public_id::{IdKey, Kind};
     let ids = IdKey::from_bytes([7; 16]);
     let opened = ids.open(message).expect("a message's id");
     ids.mint(Kind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)

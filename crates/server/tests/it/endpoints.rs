@@ -69,7 +69,11 @@ async fn a_list_is_read_page_by_page_newest_first() {
     let mut path = "/v1/endpoints?limit=2".to_owned();
     loop {
         let page = server.get(&path).await;
-        let ids = page.body["data"].as_array().expect("a list").iter().map(|one| one["id"].as_str().expect("an id").to_owned());
+        let ids = page.body["data"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|one| one["id"].as_str().expect("an id").to_owned());
         read.extend(ids);
         let Some(cursor) = page.body["next_cursor"].as_str() else { break };
         path = format!("/v1/endpoints?limit=2&cursor={cursor}");

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 /// A running server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    pub(crate) store: Arc<MemoryStore>,
     stop: CancellationToken,
     task: JoinSet<Result<(), RunError>>,
 }
@@ -66,8 +67,8 @@ impl Server {
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let store = Arc::new(MemoryStore::default());
-        task.spawn(run(store, SystemClock::new(), settings, listener, stop.clone()));
-        Self { address, stop, task }
+        task.spawn(run(Arc::clone(&store), SystemClock::new(), settings, listener, stop.clone()));
+        Self { address, store, stop, task }
     }
 
     /// Ends it as a signal would.

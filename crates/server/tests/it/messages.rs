@@ -22,7 +22,8 @@ async fn a_message_to_everybody_counts_its_deliveries() {
 #[tokio::test]
 async fn a_message_nobody_wants_is_accepted_with_a_note() {
     let server = Server::start().await;
-    let answer = server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
+    let answer =
+        server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
     assert_eq!((answer.status, &answer.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()));
     assert_eq!(answer.body["notes"][0], "no endpoint wants this event: nothing will be sent");
 }
@@ -32,7 +33,8 @@ async fn a_named_endpoint_gets_it_once_however_often_it_is_named() {
     let server = Server::start().await;
     let id = server.endpoint("").await;
     server.endpoint("").await;
-    let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}", "{id}"]}}}}"#)).await;
+    let answer =
+        server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}", "{id}"]}}}}"#)).await;
     assert_eq!(answer.body["deliveries"], 1);
 }
 
@@ -78,7 +80,8 @@ async fn an_id_of_another_kind_is_no_endpoint() {
     let server = Server::start().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let swapped = message.text("id").replace("msg_", "ep_");
-    let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
+    let answer =
+        server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
     assert_eq!(answer.problem(), (400, "invalid_body", "/to/endpoints"));
 }
 

@@ -8,8 +8,8 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use posthaste_testkit::simulation;
 use posthaste_testkit::prove::{Bar, CannotRun, Figure, Findings, Options, PROOFS, Proof};
+use posthaste_testkit::simulation;
 
 const USAGE: &str = "\
 usage: prove NAME [--quick] [--seeds N] [--first S] [--json]
@@ -91,33 +91,20 @@ fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, St
         }
     }
     let name = name.ok_or("which proof?")?;
-    let proof = proofs
-        .iter()
-        .find(|proof| proof.name == name)
-        .ok_or_else(|| unknown(&name, proofs))?;
+    let proof = proofs.iter().find(|proof| proof.name == name).ok_or_else(|| unknown(&name, proofs))?;
     if options.seeds == Some(0) {
         return Err("--seeds 0 would prove nothing".to_owned());
     }
-    Ok(Ask::Run {
-        proof: *proof,
-        options,
-        form,
-    })
+    Ok(Ask::Run { proof: *proof, options, form })
 }
 
 fn number(flag: &str, value: Option<String>) -> Result<u64, String> {
     let value = value.ok_or_else(|| format!("{flag} wants a number"))?;
-    value
-        .parse()
-        .map_err(|_| format!("{flag} wants a whole number, not {value}"))
+    value.parse().map_err(|_| format!("{flag} wants a whole number, not {value}"))
 }
 
 fn unknown(name: &str, proofs: &[Proof]) -> String {
-    match proofs
-        .iter()
-        .map(|proof| proof.name)
-        .min_by_key(|known| distance(name, known))
-    {
+    match proofs.iter().map(|proof| proof.name).min_by_key(|known| distance(name, known)) {
         Some(nearest) => format!("there is no proof {name}; the nearest is {nearest}, and --list shows all"),
         None => format!("there is no proof {name}, nor any other"),
     }
@@ -183,17 +170,10 @@ fn report(proof: &Proof, findings: &Findings, form: Form) {
 /// The run as one object. Written by hand: it is one shape, and the testkit stays free of serde.
 fn json(proof: &Proof, findings: &Findings) -> String {
     let body = match findings {
-        Ok(figures) => format!(
-            "\"figures\":[{}]",
-            figures.iter().map(figure_json).collect::<Vec<_>>().join(",")
-        ),
+        Ok(figures) => format!("\"figures\":[{}]", figures.iter().map(figure_json).collect::<Vec<_>>().join(",")),
         Err(CannotRun(why)) => format!("\"cannot_run\":{}", text(why)),
     };
-    format!(
-        "{{\"proof\":{},\"ok\":{},{body}}}",
-        text(proof.name),
-        ending(findings) == Ending::Ok
-    )
+    format!("{{\"proof\":{},\"ok\":{},{body}}}", text(proof.name), ending(findings) == Ending::Ok)
 }
 
 fn figure_json(figure: &Figure) -> String {
@@ -213,11 +193,7 @@ fn figure_json(figure: &Figure) -> String {
 
 /// JSON knows no infinity and no "not a number".
 fn value(value: f64) -> String {
-    if value.is_finite() {
-        value.to_string()
-    } else {
-        "null".to_owned()
-    }
+    if value.is_finite() { value.to_string() } else { "null".to_owned() }
 }
 
 fn text(raw: &str) -> String {
@@ -250,16 +226,8 @@ mod tests {
             shows: "a bar that is not met",
             run: |_| Ok(vec![Figure::at_least("share", 0.5, "of 1", 0.9)]),
         },
-        Proof {
-            name: "mute",
-            shows: "nothing",
-            run: |_| Ok(Vec::new()),
-        },
-        Proof {
-            name: "cannot",
-            shows: "a missing tool",
-            run: |_| Err(CannotRun("no \"tool\" here".to_owned())),
-        },
+        Proof { name: "mute", shows: "nothing", run: |_| Ok(Vec::new()) },
+        Proof { name: "cannot", shows: "a missing tool", run: |_| Err(CannotRun("no \"tool\" here".to_owned())) },
     ];
 
     fn asked(line: &str) -> Result<Ask, String> {
@@ -271,10 +239,7 @@ mod tests {
             panic!("`{line}` names a proof");
         };
         let findings = findings(&proof, &options);
-        assert_eq!(
-            (ending(&findings), json(&proof, &findings).as_str()),
-            (expected, printed)
-        );
+        assert_eq!((ending(&findings), json(&proof, &findings).as_str()), (expected, printed));
     }
 
     #[test]
@@ -289,30 +254,19 @@ mod tests {
             Ending::FellShort,
             r#"{"proof":"misses","ok":false,"figures":[{"name":"share","value":0.5,"unit":"of 1","at_least":0.9,"ok":false}]}"#,
         );
-        check(
-            "cannot",
-            Ending::CouldNotRun,
-            r#"{"proof":"cannot","ok":false,"cannot_run":"no \"tool\" here"}"#,
-        );
+        check("cannot", Ending::CouldNotRun, r#"{"proof":"cannot","ok":false,"cannot_run":"no \"tool\" here"}"#);
     }
 
     #[test]
     fn a_proof_without_figures_does_not_pass() {
-        check(
-            "mute",
-            Ending::CouldNotRun,
-            r#"{"proof":"mute","ok":false,"cannot_run":"it ended without a figure"}"#,
-        );
+        check("mute", Ending::CouldNotRun, r#"{"proof":"mute","ok":false,"cannot_run":"it ended without a figure"}"#);
     }
 
     #[test]
     fn a_number_that_is_none_is_null_in_json() {
         let figure = Figure::at_most("p99", f64::NAN, "ms", 5.0);
         assert!(!figure.is_ok());
-        assert_eq!(
-            figure_json(&figure),
-            r#"{"name":"p99","value":null,"unit":"ms","at_most":5,"ok":false}"#
-        );
+        assert_eq!(figure_json(&figure), r#"{"name":"p99","value":null,"unit":"ms","at_most":5,"ok":false}"#);
     }
 
     #[test]
@@ -320,10 +274,7 @@ mod tests {
         let Ok(Ask::Run { proof, options, form }) = asked("--quick holds --seeds 20 --first 7 --json") else {
             panic!("that is a complete command line");
         };
-        assert_eq!(
-            (proof.name, options.quick, options.seeds, options.first),
-            ("holds", true, Some(20), Some(7))
-        );
+        assert_eq!((proof.name, options.quick, options.seeds, options.first), ("holds", true, Some(20), Some(7)));
         assert_eq!(form, Form::Json);
     }
 
@@ -331,10 +282,7 @@ mod tests {
     fn a_wrong_command_line_says_what_is_wrong_with_it() {
         let cases = [
             ("", "which proof?"),
-            (
-                "hold",
-                "there is no proof hold; the nearest is holds, and --list shows all",
-            ),
+            ("hold", "there is no proof hold; the nearest is holds, and --list shows all"),
             ("holds misses", "one proof at a time, not holds and misses"),
             ("holds --slow", "there is no option --slow"),
             ("holds --seeds", "--seeds wants a number"),

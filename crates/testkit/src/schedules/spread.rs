@@ -85,13 +85,7 @@ pub(super) fn controls() -> Vec<Case> {
         },
         Case {
             name: "spread, only to its two ends".to_owned(),
-            draw: Box::new(move |dice| {
-                seconds(if dice.bool() {
-                    e * (1.0 - SHARE)
-                } else {
-                    e * (1.0 + SHARE)
-                })
-            }),
+            draw: Box::new(move |dice| seconds(if dice.bool() { e * (1.0 - SHARE) } else { e * (1.0 + SHARE) })),
             expected: spread,
         },
         Case {
@@ -105,12 +99,7 @@ pub(super) fn controls() -> Vec<Case> {
 impl Case {
     /// Draws that often, always with the same dice, and compares.
     pub(super) fn measure(&self, draws: u32) -> Deviation {
-        let Expected {
-            low,
-            high,
-            mean,
-            mean_square,
-        } = self.expected;
+        let Expected { low, high, mean, mean_square } = self.expected;
         // The core counts in whole microseconds.
         let rounding = 2e-6;
         let mut dice = fastrand::Rng::with_seed(9);
@@ -138,12 +127,7 @@ impl Case {
 impl Expected {
     /// Any value between the two is as likely as any other.
     fn even(low: f64, high: f64) -> Self {
-        Self {
-            low,
-            high,
-            mean: (low + high) / 2.0,
-            mean_square: (low * low + low * high + high * high) / 3.0,
-        }
+        Self { low, high, mean: (low + high) / 2.0, mean_square: (low * low + low * high + high * high) / 3.0 }
     }
 
     /// Anything from `base` to three times a value that is itself as expected.
@@ -173,21 +157,14 @@ impl Expected {
 }
 
 fn spec(strategy: &str, jitter: &str) -> PolicySpec {
-    let cap = if jitter == "decorrelated" {
-        CAP_DECORRELATED
-    } else {
-        CAP
-    };
+    let cap = if jitter == "decorrelated" { CAP_DECORRELATED } else { CAP };
     PolicySpec {
         strategy: Some(strategy.to_owned()),
         base: Some(seconds(BASE)),
         step: Some(seconds(BASE)),
         delays: Some(LIST.map(seconds).to_vec()),
         cap: Some(seconds(cap)),
-        jitter: JitterSpec {
-            kind: Some(jitter.to_owned()),
-            share: Some(SHARE),
-        },
+        jitter: JitterSpec { kind: Some(jitter.to_owned()), share: Some(SHARE) },
         ..PolicySpec::default()
     }
 }
@@ -251,10 +228,7 @@ fn capped_decorrelated(previous: f64) -> Case {
     let policy = Policy::build(&PolicySpec {
         base: Some(seconds(base)),
         cap: Some(seconds(cap)),
-        jitter: JitterSpec {
-            kind: Some("decorrelated".to_owned()),
-            share: None,
-        },
+        jitter: JitterSpec { kind: Some("decorrelated".to_owned()), share: None },
         ..PolicySpec::default()
     })
     .expect("a valid policy");

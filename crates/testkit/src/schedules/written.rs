@@ -36,18 +36,9 @@ enum Limits {
 /// All of them.
 pub(super) fn presets() -> Vec<Written> {
     use Jitter::{Add, Equal, None, Spread};
-    let plain = |name, waits, jitter| Written {
-        name,
-        waits,
-        jitter,
-        limits: Limits::None,
-    };
+    let plain = |name, waits, jitter| Written { name, waits, jitter, limits: Limits::None };
     vec![
-        plain(
-            "webhook",
-            "10 s, 30 s, 2 min, 10 min, 30 min, 2 h, 8 h, 24 h",
-            Spread(20),
-        ),
+        plain("webhook", "10 s, 30 s, 2 min, 10 min, 30 min, 2 h, 8 h, 24 h", Spread(20)),
         plain("gethook", "30 s, 2 min, 10 min, 1 h", Spread(20)),
         Written {
             limits: Limits::CapAndWindow("60 s", "24 h"),
@@ -55,18 +46,10 @@ pub(super) fn presets() -> Vec<Written> {
         },
         plain("backend", "1 s, 2 s, 4 s, 8 s, 16 s, 32 s, 60 s", Add(30)),
         plain("apns", "1 s, 2 s, 4 s", Add(50)),
-        plain(
-            "exponential",
-            "10 s, 20 s, 40 s, 80 s, 160 s, 320 s, 640 s, 1280 s",
-            Equal,
-        ),
+        plain("exponential", "10 s, 20 s, 40 s, 80 s, 160 s, 320 s, 640 s, 1280 s", Equal),
         plain("linear", "30 s, 60 s, 90 s, 120 s, 150 s, 180 s, 210 s, 240 s", None),
         plain("fixed", "60 s, 60 s, 60 s, 60 s", None),
-        plain(
-            "standard-webhooks",
-            "5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h",
-            Spread(20),
-        ),
+        plain("standard-webhooks", "5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h", Spread(20)),
     ]
 }
 
@@ -124,13 +107,7 @@ impl Written {
             };
             let [after, earliest, latest] = [aim, earliest, latest].map(Duration::from_micros);
             since_accept += after;
-            Wait {
-                retry,
-                after,
-                earliest,
-                latest,
-                since_accept,
-            }
+            Wait { retry, after, earliest, latest, since_accept }
         });
         rows.collect()
     }

@@ -31,9 +31,9 @@ use tokio_util::sync::CancellationToken;
 use super::Outcome;
 use super::history::{Asked, Crash, History, Ms, Sent, What};
 use super::plan::{BEGIN, Happening, MessagePlan, Plan};
+use super::producer;
 use super::wire::Wire;
 use super::world::{ending, outcome, scope};
-use super::producer;
 
 /// Long enough for every schedule to end.
 const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
@@ -65,6 +65,16 @@ struct Shared {
     arrived: Notify,
     node: Mutex<Option<Node>>,
     store_ms: Mutex<u64>,
+    /// Receipts on their way back to us.
+    receipts: Mutex<VecDeque<(Instant, DeliveryId)>>,
+    receipt_left: Notify,
+}
+
+impl Shared {
+    fn wants_receipt(&self, delivery: DeliveryId) -> bool {
+        let mine = |sent: &&Sent| sent.deliveries.iter().any(|new| new.id == delivery.raw());
+        lock(&self.history).sent.iter().find(mine).is_some_and(|sent| sent.wants_receipt)
+    }
 }
 
 #[derive(Clone)]
@@ -119,6 +129,8 @@ async fn drive(plan: Plan) -> Outcome {
         arrived: Notify::new(),
         node: Mutex::new(None),
         store_ms: Mutex::new(3),
+        receipts: Mutex::default(),
+        receipt_left: Notify::new(),
         plan,
     });
     let crash = Arc::new(Mutex::new(VecDeque::new()));
@@ -167,9 +179,23 @@ fn note_crash(shared: &Shared) {
     lock(&shared.history).crashes.push(crash);
 }
 
+/// Calls to the API that have not been answered.
+type Calls = FuturesUnordered<BoxFuture<'static, ()>>;
+
+/// Lets receipts that left a receiver come in when they arrive.
+fn receipts(shared: &Arc<Shared>, calls: &Calls) {
+    while let Some((at, delivery)) = lock(&shared.receipts).pop_front() {
+        let shared = Arc::clone(shared);
+        calls.push(Box::pin(async move {
+            sleep_until(at).await;
+            ask(&shared, What::Receipt(delivery.raw())).await;
+        }));
+    }
+}
+
 /// Producers, owners and faults, then the wait until everything has ended.
 async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crashed: Arc<Notify>) {
-    let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    let mut calls = Calls::new();
     let mut happenings: VecDeque<(Ms, Happening)> = shared.plan.happenings.iter().cloned().collect();
     let healed = shared.clock.at(shared.plan.healed_at);
     loop {
@@ -177,6 +203,7 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
         tokio::select! {
             biased;
             Some(()) = calls.next(), if !calls.is_empty() => {}
+            () = shared.receipt_left.notified() => receipts(&shared, &calls),
             () = sleep_until(next) => {
                 let Some((_, happening)) = happenings.pop_front() else { break };
                 if let Happening::Crash(down) = happening {
@@ -199,6 +226,7 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
             tokio::select! {
                 biased;
                 Some(()) = calls.next(), if !calls.is_empty() => {}
+                () = shared.receipt_left.notified() => receipts(&shared, &calls),
                 () = &mut rest => break,
             }
         }
@@ -313,7 +341,7 @@ fn judge(shared: &Shared) -> Outcome {
 /// The receivers as the driver's transport.
 struct Wires {
     shared: Arc<Shared>,
-    under_way: FuturesUnordered<BoxFuture<'static, (usize, Finished, Option<Duration>)>>,
+    under_way: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
 }
 
 impl Transport for Wires {
@@ -322,13 +350,19 @@ impl Transport for Wires {
         let delivery = send.start.delivery;
         self.under_way.push(Box::pin(async move {
             sleep(fate.after).await;
-            (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after }, fate.receipt_after)
+            (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after })
         }));
+        if let Some(after) = fate.receipt_after
+            && self.shared.wants_receipt(delivery)
+        {
+            lock(&self.shared.receipts).push_back((Instant::now() + after, delivery));
+            self.shared.receipt_left.notify_one();
+        }
     }
 
     async fn finished(&mut self) -> Vec<Finished> {
         match self.under_way.next().await {
-            Some((request, finished, _)) => {
+            Some((request, finished)) => {
                 lock(&self.shared.wire).log[request].answered_at = Some(self.shared.clock.ms());
                 vec![finished]
             }
@@ -398,7 +432,10 @@ impl Store for Slow {
         Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
     }
 
-    fn message(&self, _: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + std::marker::Send {
+    fn message(
+        &self,
+        _: MessageId,
+    ) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + std::marker::Send {
         std::future::ready(Ok(None))
     }
 
@@ -422,11 +459,17 @@ impl Store for Slow {
         self.slowly(|memory| memory.put_endpoint(session, endpoint)).await
     }
 
-    fn endpoint(&self, _: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + std::marker::Send {
+    fn endpoint(
+        &self,
+        _: EndpointId,
+    ) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + std::marker::Send {
         std::future::ready(Ok(None))
     }
 
-    fn endpoints(&self, _: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + std::marker::Send {
+    fn endpoints(
+        &self,
+        _: TenantId,
+    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + std::marker::Send {
         std::future::ready(Ok(Vec::new()))
     }
 

@@ -125,11 +125,12 @@ impl<'a> Facts<'a> {
             let born = sent.deliver_at.unwrap_or(sent.called_at);
             let window = lane_plan.and_then(|plan| plan.window).map(|window| born + window);
             // The next wait is at most a tenth longer than asked for.
-            let too_late = |it: &&Request| {
-                let until = it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
+            let too_late = |it: &Request| {
+                let until =
+                    it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
                 window.is_some_and(|end| until + WAIT_MOST > end)
             };
-            let out_of_window = requests.iter().any(|it| too_late(&it));
+            let out_of_window = requests.iter().any(|it| too_late(it));
             let refused = answered(|code| (300..500).contains(&code) && code != 408 && code != 429);
             let plausible = match ending.state {
                 "delivered" => answered(|code| (200..300).contains(&code)),
@@ -170,7 +171,10 @@ impl<'a> Facts<'a> {
             }
             let most = self.plan.lanes.iter().find(|plan| plan.settings.lane.raw() == lane);
             if most.is_some_and(|plan| highest > plan.max_attempts) {
-                found.push(violation("attempts stay within the policy", format!("delivery {id} was tried {highest} times")));
+                found.push(violation(
+                    "attempts stay within the policy",
+                    format!("delivery {id} was tried {highest} times"),
+                ));
             }
         }
     }
@@ -196,7 +200,8 @@ impl<'a> Facts<'a> {
             let Some(expires_at) = new.expires_at else { continue };
             let last = if sent.now_or_never { expires_at + 5_000 } else { expires_at };
             if request.stamped >= last {
-                let seen = format!("delivery {} was sent {} ms after its TTL", request.delivery, request.stamped - last);
+                let seen =
+                    format!("delivery {} was sent {} ms after its TTL", request.delivery, request.stamped - last);
                 found.push(violation("no attempt starts after the TTL", seen));
             }
             if sent.now_or_never && request.attempt > 1 {
@@ -222,7 +227,8 @@ impl<'a> Facts<'a> {
         for (index, pause) in self.history.asked.iter().enumerate() {
             let (What::Pause(kind, id), Some(from)) = (pause.what, pause.answered_at) else { continue };
             let resumes = self.history.asked[index..].iter();
-            let until = resumes.filter(|asked| asked.what == What::Resume(kind, id)).map(|asked| asked.called_at).next();
+            let until =
+                resumes.filter(|asked| asked.what == What::Resume(kind, id)).map(|asked| asked.called_at).next();
             for request in &self.history.requests {
                 let tenant = self.tenant(request.lane);
                 let concerned = match kind {
@@ -231,7 +237,8 @@ impl<'a> Facts<'a> {
                     _ => request.lane == id,
                 };
                 if concerned && request.left_at > from && until.is_none_or(|until| request.left_at < until) {
-                    let seen = format!("delivery {} left at {}, paused since {from}", request.delivery, request.left_at);
+                    let seen =
+                        format!("delivery {} left at {}, paused since {from}", request.delivery, request.left_at);
                     found.push(violation("nothing is sent while paused", seen));
                 }
             }
@@ -242,7 +249,9 @@ impl<'a> Facts<'a> {
         for asked in &self.history.asked {
             let Some(since) = asked.answered_at else { continue };
             let covered = |request: &Request| match asked.what {
-                What::Cancel(message) => self.sent.get(&request.delivery).is_some_and(|(sent, _)| sent.message == message),
+                What::Cancel(message) => {
+                    self.sent.get(&request.delivery).is_some_and(|(sent, _)| sent.message == message)
+                }
                 What::EndLane(lane, upto) => request.lane == lane && request.delivery <= upto,
                 _ => false,
             };
@@ -289,7 +298,8 @@ impl<'a> Facts<'a> {
                 let Some(last) = self.requests(*first).iter().map(|it| it.left_at).max() else { continue };
                 for (second, later) in &mine {
                     let begins = self.requests(*second).iter().map(|it| it.left_at).min();
-                    let after = sent.acked_at.is_some_and(|acked| acked < later.called_at) && sent.message != later.message;
+                    let after =
+                        sent.acked_at.is_some_and(|acked| acked < later.called_at) && sent.message != later.message;
                     // Not before this: a later message may be due earlier.
                     let both_now = sent.deliver_at.is_none() && later.deliver_at.is_none();
                     if after && both_now && begins.is_some_and(|begins| begins < last) {
@@ -309,11 +319,13 @@ impl<'a> Facts<'a> {
                 continue;
             }
             let first = overdue.entry(look.delivery).or_insert(look);
-            let same = (first.life, first.why, first.until, first.attempts) == (look.life, look.why, look.until, look.attempts);
+            let same = (first.life, first.why, first.until, first.attempts)
+                == (look.life, look.why, look.until, look.attempts);
             if !same {
                 *first = look;
             } else if look.at > first.at + HOLD_GRACE {
-                let seen = format!("delivery {} waits for {} since {} ms longer", look.delivery, look.why, look.at - first.at);
+                let seen =
+                    format!("delivery {} waits for {} since {} ms longer", look.delivery, look.why, look.at - first.at);
                 found.push(violation("every hold ends", seen));
             }
         }
@@ -328,3 +340,6 @@ impl<'a> Facts<'a> {
 fn violation(promise: &'static str, seen: String) -> Violation {
     Violation { promise, seen }
 }
+
+#[cfg(test)]
+mod tests;

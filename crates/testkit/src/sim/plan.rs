@@ -180,9 +180,8 @@ impl Plan {
             let burst = if rng.u32(..10) == 0 { rng.usize(1..30) } else { 1 };
             for _ in 0..burst.min(deliveries - made) {
                 let fan_out = if rng.u32(..8) == 0 { rng.usize(1..=4).min(deliveries - made) } else { 1 };
-                let lanes: Vec<usize> = (0..fan_out)
-                    .map(|_| if rng.u32(..4) == 0 { favourite } else { rng.usize(..lane_count) })
-                    .collect();
+                let lanes: Vec<usize> =
+                    (0..fan_out).map(|_| if rng.u32(..4) == 0 { favourite } else { rng.usize(..lane_count) }).collect();
                 made += lanes.len();
                 self.happenings.push((at, Happening::Send(message(rng, lanes))));
                 if made >= deliveries {

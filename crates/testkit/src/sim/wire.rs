@@ -67,7 +67,8 @@ impl Wire {
         });
         let sends_receipt = verdict.status == Some(200) && self.rng.u32(..4) > 0;
         // Some receipts overtake the answer, some are late, some never come.
-        let receipt_after = sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
+        let receipt_after =
+            sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
         Fate { after: Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1)), verdict, receipt_after, request }
     }
 

@@ -161,7 +161,10 @@ impl<'a> World<'a> {
 
     fn is_idle(&self) -> bool {
         let busy = |what: &Ahead| {
-            matches!(what, Ahead::Outside(_) | Ahead::Accept(..) | Ahead::Arrive(..) | Ahead::Ack(..) | Ahead::Commit(..))
+            matches!(
+                what,
+                Ahead::Outside(_) | Ahead::Accept(..) | Ahead::Arrive(..) | Ahead::Ack(..) | Ahead::Commit(..)
+            )
         };
         !self.ahead.values().any(busy)
     }
@@ -171,11 +174,7 @@ impl<'a> World<'a> {
             Ahead::Outside(happening) => self.outside(happening),
             Ahead::ResumeAt(kind, id) => self.ask(What::Resume(kind, id)),
             Ahead::Commit(life, call) => self.commit(life, call),
-            Ahead::Reply(life, reply) if life == self.life => {
-                if !self.crashes_here() {
-                    self.step(Event::Replied(reply));
-                }
-            }
+            Ahead::Reply(life, reply) if life == self.life => self.replied(reply),
             Ahead::Accept(life, sent, accepted) if life == self.life => self.commit_accept(sent, accepted),
             Ahead::Arrive(life, arrivals) if life == self.life => self.step(Event::Arrived(arrivals)),
             Ahead::Ack(life, sent) if life == self.life => self.history.sent[sent].acked_at = Some(self.now),
@@ -416,6 +415,12 @@ impl<'a> World<'a> {
 
     // --- death and what comes after ---
 
+    fn replied(&mut self, reply: Reply) {
+        if !self.crashes_here() {
+            self.step(Event::Replied(reply));
+        }
+    }
+
     fn crashes_here(&mut self) -> bool {
         self.points += 1;
         if self.plan.crash_at_point == Some(self.points) {
@@ -433,7 +438,8 @@ impl<'a> World<'a> {
             last.insert(request.delivery, request.attempt);
         }
         let now = Timestamp::from_millis(self.now);
-        let on_disk = |id: u64| self.disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
+        let on_disk =
+            |id: u64| self.disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
         let unsettled = last.iter().filter(|(id, attempt)| on_disk(**id) < usize::from(**attempt)).map(|(id, _)| *id);
         let unsettled = unsettled.collect();
         self.history.crashes.push(Crash { at: self.now, unsettled });

@@ -8,19 +8,11 @@ fn webhook(tier: Tier, ttl: Option<u64>) -> Preview {
 }
 
 fn jittered(kind: &str) -> PolicySpec {
-    PolicySpec {
-        jitter: JitterSpec {
-            kind: Some(kind.to_owned()),
-            share: None,
-        },
-        ..PolicySpec::default()
-    }
+    PolicySpec { jitter: JitterSpec { kind: Some(kind.to_owned()), share: None }, ..PolicySpec::default() }
 }
 
 fn preview(spec: &PolicySpec) -> Preview {
-    Policy::build(spec)
-        .expect("a valid policy")
-        .preview(Tier::Promotional, None)
+    Policy::build(spec).expect("a valid policy").preview(Tier::Promotional, None)
 }
 
 #[test]
@@ -72,18 +64,12 @@ fn a_ttl_cuts_the_schedule_short_and_says_so() {
     insta::assert_snapshot!(webhook(Tier::Promotional, Some(3_600)).text, @"Tries 6 times over about 42m 40s, within its TTL of 1h: at once, then after 10s, 30s, 2m, 10m and 30m, each give or take 20%. Survives an outage of up to 34m 8s; a message still not delivered then expires.");
     insta::assert_snapshot!(webhook(Tier::Promotional, Some(125_000)).text, @"Tries 8 to 9 times over about 1d 10h, within its TTL of 1d 10h: at once, then after 10s, 30s, 2m, 10m, 30m, 2h, 8h and 1d, each give or take 20%. Survives an outage of up to 8h 34m; a message still not delivered then becomes a dead letter or expires.");
     insta::assert_snapshot!(webhook(Tier::Promotional, Some(3_600)).notes.join("\n"), @"the policy outlasts the TTL of 1h: its last retry would come 1d 10h after accept; what is not delivered by the TTL expires");
-    assert_eq!(
-        webhook(Tier::Promotional, Some(7 * 86_400)),
-        webhook(Tier::Promotional, None)
-    );
+    assert_eq!(webhook(Tier::Promotional, Some(7 * 86_400)), webhook(Tier::Promotional, None));
 }
 
 #[test]
 fn a_window_cuts_the_schedule_short_and_says_so() {
-    let spec = PolicySpec {
-        window: Some(Duration::from_secs(100)),
-        ..PolicySpec::default()
-    };
+    let spec = PolicySpec { window: Some(Duration::from_secs(100)), ..PolicySpec::default() };
     let preview = preview(&spec);
     insta::assert_snapshot!(preview.text, @"Tries 6 to 7 times over about 1m 40s, within a window of 1m 40s: at once, then after 2s, 4s, 8s, 16s, 32s and 1m, each give or take 20%. Survives an outage of up to 49s; a message still not delivered then becomes a dead letter.");
     insta::assert_snapshot!(preview.notes.join("\n"), @"the window of 1m 40s ends before the attempts do: the last retry would come 4m 2s after accept");
@@ -116,10 +102,7 @@ fn what_is_risky_or_idle_is_noted() {
         delays: Some(vec![Duration::from_secs(5), Duration::from_secs(50)]),
         base: Some(Duration::from_secs(1)),
         max_attempts: Some(6),
-        jitter: JitterSpec {
-            kind: Some("none".to_owned()),
-            share: Some(0.5),
-        },
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: Some(0.5) },
         ..PolicySpec::default()
     };
     insta::assert_snapshot!(preview(&spec).notes.join("\n"), @r"
@@ -134,19 +117,13 @@ fn what_is_risky_or_idle_is_noted() {
     base is set but has no part in list
     jitter.share is set but has no part in none
     ");
-    let decorrelated = PolicySpec {
-        jitter: jittered("decorrelated").jitter,
-        ..spec
-    };
+    let decorrelated = PolicySpec { jitter: jittered("decorrelated").jitter, ..spec };
     insta::assert_snapshot!(preview(&decorrelated).notes.join("\n"), @r"
     decorrelated is cut at the cap of 50s after jitter: late retries gather at exactly that wait
     decorrelated takes only the first of the delays and grows by itself
     base is set but has no part in list
     ");
-    let stuck = PolicySpec {
-        base: Some(Duration::from_secs(60)),
-        ..jittered("decorrelated")
-    };
+    let stuck = PolicySpec { base: Some(Duration::from_secs(60)), ..jittered("decorrelated") };
     insta::assert_snapshot!(preview(&stuck).notes.join("\n"), @"decorrelated is cut at the cap of 1m after jitter, and here nothing is left of it: raise the cap above the first wait");
 }
 
@@ -156,10 +133,7 @@ fn a_policy_outlasts_a_ttl_that_may_cut_its_last_retry() {
     let latest = Duration::from_secs(124_960 * 12 / 10);
     assert!(policy.outlasts(Tier::Promotional, latest));
     assert!(!policy.outlasts(Tier::Promotional, latest + Duration::from_secs(1)));
-    assert!(
-        !policy.outlasts(Tier::Promotional, Duration::ZERO),
-        "now or never is a wish, not a mistake"
-    );
+    assert!(!policy.outlasts(Tier::Promotional, Duration::ZERO), "now or never is a wish, not a mistake");
     let windowed = Policy::preset("web-push").expect("a preset");
     assert!(!windowed.outlasts(Tier::Engagement, Duration::from_secs(86_400)));
 }

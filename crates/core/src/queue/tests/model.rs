@@ -156,7 +156,8 @@ impl Model {
     fn has_room(&self, row: &Row) -> bool {
         let lane = index(row.durable.lane);
         let kept = |any_tier: bool| {
-            let of = |it: &&Row| it.durable.lane == row.durable.lane && (any_tier || it.durable.tier == row.durable.tier);
+            let of =
+                |it: &&Row| it.durable.lane == row.durable.lane && (any_tier || it.durable.tier == row.durable.tier);
             self.rows.iter().filter(of).filter(|it| it.at != At::Store).count()
         };
         if self.lanes[lane].known.is_some() && self.lanes[lane].settings.order == Order::Strict {
@@ -348,7 +349,8 @@ impl Model {
 
     fn set(&mut self, lane: usize, order: Order, on_dead: OnDead, max_in_flight: u16) {
         let entry = &mut self.lanes[lane];
-        entry.settings = Arc::new(LaneSettings { order, on_dead, max_in_flight, ..LaneSettings::clone(&entry.settings) });
+        entry.settings =
+            Arc::new(LaneSettings { order, on_dead, max_in_flight, ..LaneSettings::clone(&entry.settings) });
         self.tell_settings(lane);
         self.queue.forget_idle_lane(lane_id(lane), self.now);
     }
@@ -371,7 +373,9 @@ impl Model {
         }
     }
 
+    /// As its owner does: what is due is let out first, then rows are fetched.
     fn page(&mut self) {
+        self.ask();
         while let Some(wanted) = self.queue.next_page(self.now) {
             let lane = index(wanted.lane);
             let strict = wanted.order == Order::Strict;
@@ -410,6 +414,15 @@ impl Model {
             }
         }
         self.queue.paged(self.now, wanted.lane, wanted.tier, more);
+    }
+
+    /// Pages until nothing is behind the window that there is room for.
+    fn fetch(&mut self) {
+        self.page();
+        while !self.pages.is_empty() {
+            self.paged(0);
+            self.page();
+        }
     }
 
     fn shed(&mut self) {
@@ -610,7 +623,8 @@ impl Model {
             instants.extend(lane.paused.iter().chain(&lane.holds).filter_map(|hold| hold.until));
             instants.extend(lane.known.map(|since| since + ASK_AGAIN));
         }
-        instants.extend(self.paused_all.iter().chain(self.paused_tenants.iter().flatten()).filter_map(|hold| hold.until));
+        instants
+            .extend(self.paused_all.iter().chain(self.paused_tenants.iter().flatten()).filter_map(|hold| hold.until));
         instants.retain(|at| *at > self.now);
         instants.sort();
         let work_at = instants.into_iter().find(|at| self.rows.iter().any(|row| self.has_work(row, *at)));
@@ -678,12 +692,7 @@ impl Model {
                 self.queue.forget_idle_lane(lane_id(lane), self.now);
             }
             self.check_books();
-            self.ask();
-            self.page();
-            while !self.pages.is_empty() {
-                self.paged(0);
-                self.page();
-            }
+            self.fetch();
             self.ask();
             while self.rows.iter().any(|row| row.at == At::InFlight) {
                 self.settle(0, &Verdict::of(Cause::Ok));
@@ -696,10 +705,11 @@ impl Model {
             }
             self.advance(self.now + seconds(5));
         }
+        // The last one to end may have stopped its lane.
+        (0..LANES).for_each(|lane| self.resume(Whom::Lane(lane)));
         assert!(self.rows.is_empty(), "{} deliveries never end", self.rows.len());
         self.advance(self.now + seconds(1_000_000));
-        self.ask();
-        self.page();
+        self.fetch();
         let queue = &self.queue;
         assert!(queue.is_empty() && queue.in_flight.is_empty() && queue.lane_index.is_empty(), "{queue:?}");
         assert!(queue.lanes.iter().all(Option::is_none) && queue.over.is_empty() && queue.unacknowledged.is_empty());

@@ -1,0 +1,476 @@
+//! The queue beside a slow model of itself, and the promises that deserve a name of their own.
+
+mod model;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::delivery::{Compact, Expiry};
+use crate::policy::{JitterSpec, Policy, PolicySpec};
+use model::{LANES, Model};
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+const LANE: LaneId = LaneId::from_raw(7);
+const ROLL: Roll = Roll(1);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Due now, without a TTL.
+fn delivery(id: u64) -> Delivery {
+    Delivery {
+        id: DeliveryId::from_raw(id),
+        message: MessageId::from_raw(id),
+        lane: LANE,
+        tier: Tier::Promotional,
+        state: State::Queued { due: NOW },
+        attempts: 0,
+        born: NOW,
+        expiry: Expiry::Never,
+        previous_wait: None,
+        limited_in_a_row: 0,
+        last_cause: None,
+        ack_within: None,
+        receipt_kept: false,
+        compact: Compact::None,
+    }
+}
+
+/// Four at once, again after two seconds.
+fn settings(lane: LaneId, order: Order) -> LaneSettings {
+    let policy = PolicySpec {
+        strategy: Some("fixed".to_owned()),
+        base: Some(seconds(2)),
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        ..PolicySpec::default()
+    };
+    LaneSettings {
+        lane,
+        tenant: TenantId::from_raw(lane.raw() % 2),
+        order,
+        on_dead: OnDead::Skip,
+        max_in_flight: 4,
+        policy: Arc::new(Policy::build(&policy).expect("a valid policy")),
+    }
+}
+
+fn asking(wait: Duration) -> Verdict {
+    Verdict { status: Some(503), retry_after: Some(wait), ..Verdict::of(Cause::Unavailable) }
+}
+
+// --- beside the model ---
+
+/// Something that happens to a queue. Numbers choose among what is there at the time.
+#[derive(Clone, Debug)]
+enum Op {
+    Arrive { lane: usize, tier: Tier, due_in: Duration, ttl: Option<Duration>, ack: bool, known: bool },
+    Settle(usize, Verdict),
+    PutBack(usize, Duration),
+    Recorded(usize),
+    Refused(usize),
+    Receipt(usize),
+    EndRow(usize),
+    Cancel(usize),
+    CutLane(usize),
+    Sweep,
+    Pause(Whom, Option<Duration>),
+    Resume(Whom),
+    Set { lane: usize, order: Order, on_dead: OnDead, max_in_flight: u16 },
+    Wait(Duration),
+    Page,
+    Paged(usize),
+    Shed,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Whom {
+    All,
+    Tenant(usize),
+    Lane(usize),
+}
+
+fn a_wait() -> impl Strategy<Value = Duration> {
+    prop::sample::select(vec![0, 1, 400, 1_000, 2_000, 7_000, 31_000]).prop_map(Duration::from_millis)
+}
+
+fn a_tier() -> impl Strategy<Value = Tier> {
+    prop::sample::select(Tier::ALL.to_vec())
+}
+
+fn an_arrival() -> impl Strategy<Value = Op> {
+    let due_in = prop_oneof![5 => Just(Duration::ZERO), 1 => a_wait()];
+    let ttl = prop_oneof![4 => Just(None), 1 => a_wait().prop_map(Some)];
+    let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.9));
+    (0..LANES, a_tier(), due_in, ttl, flags).prop_map(|(lane, tier, due_in, ttl, (ack, known))| Op::Arrive {
+        lane,
+        tier,
+        due_in,
+        ttl,
+        ack,
+        known,
+    })
+}
+
+fn a_verdict() -> impl Strategy<Value = Verdict> {
+    let cause = prop::sample::select(vec![
+        Cause::InternalError,
+        Cause::DnsNotFound,
+        Cause::NotFound,
+        Cause::PayloadTooLarge,
+        Cause::StoreUnavailable,
+    ]);
+    prop_oneof![
+        6 => Just(Verdict::of(Cause::Ok)),
+        4 => cause.prop_map(Verdict::of),
+        2 => a_wait().prop_map(asking),
+        1 => Just(Verdict::of(Cause::Gone)),
+    ]
+}
+
+fn somebody() -> impl Strategy<Value = Whom> {
+    prop_oneof![Just(Whom::All), (0..2_usize).prop_map(Whom::Tenant), (0..LANES).prop_map(Whom::Lane)]
+}
+
+fn new_settings() -> impl Strategy<Value = Op> {
+    let order = prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict]);
+    let on_dead = prop::sample::select(vec![OnDead::Skip, OnDead::Hold]);
+    (0..LANES, order, on_dead, 1..4_u16).prop_map(|(lane, order, on_dead, max_in_flight)| Op::Set {
+        lane,
+        order,
+        on_dead,
+        max_in_flight,
+    })
+}
+
+fn an_op() -> impl Strategy<Value = Op> {
+    let nth = || 0..64_usize;
+    prop_oneof![
+        30 => an_arrival(),
+        20 => (nth(), a_verdict()).prop_map(|(nth, verdict)| Op::Settle(nth, verdict)),
+        3 => (nth(), a_wait()).prop_map(|(nth, after)| Op::PutBack(nth, after)),
+        24 => nth().prop_map(Op::Recorded),
+        1 => nth().prop_map(Op::Refused),
+        4 => nth().prop_map(Op::Receipt),
+        3 => nth().prop_map(Op::EndRow),
+        2 => nth().prop_map(Op::Cancel),
+        1 => (0..LANES).prop_map(Op::CutLane),
+        3 => Just(Op::Sweep),
+        3 => (somebody(), prop::option::weighted(0.7, a_wait())).prop_map(|(whom, lasts)| Op::Pause(whom, lasts)),
+        4 => somebody().prop_map(Op::Resume),
+        4 => new_settings(),
+        12 => a_wait().prop_map(Op::Wait),
+        8 => Just(Op::Page),
+        8 => nth().prop_map(Op::Paged),
+        3 => Just(Op::Shed),
+    ]
+}
+
+fn some_limits() -> impl Strategy<Value = Limits> {
+    (1..6_u32, 1..6_u32, 4..24_usize).prop_map(|(slots, per_queue, window)| Limits { slots, per_queue, window })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_queue_does_what_a_slow_model_allows_and_leaves_nothing_undone(
+        limits in some_limits(),
+        steps in prop::collection::vec((an_op(), prop::bool::weighted(0.8)), 1..200),
+    ) {
+        let mut model = Model::new(limits);
+        for (op, then_ask) in &steps {
+            model.step(op);
+            if *then_ask {
+                model.ask();
+            }
+        }
+        model.wind_down();
+    }
+}
+
+// --- by name ---
+
+/// A queue that knows one lane.
+fn queue(order: Order) -> Queue {
+    with_limits(order, Limits::default())
+}
+
+fn with_limits(order: Order, limits: Limits) -> Queue {
+    let mut queue = Queue::new(limits);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, order)));
+    queue
+}
+
+fn admit(queue: &mut Queue, delivery: &Delivery) -> Admission {
+    queue.admit(NOW, delivery.clone(), Place::Ready)
+}
+
+/// What is sent now; `None` when there is nothing to send or to record.
+fn send(queue: &mut Queue, now: Timestamp) -> Option<u64> {
+    match queue.next(now, ROLL)? {
+        Pick::Send(start) => Some(start.delivery.raw()),
+        Pick::Record(record) => panic!("{record:?} instead of a send"),
+    }
+}
+
+fn settle(queue: &mut Queue, now: Timestamp, id: u64, verdict: &Verdict) -> Record {
+    queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict).expect("it is in flight")
+}
+
+#[test]
+fn a_queue_that_begins_or_ends_to_spill_is_published_once() {
+    let mut queue = queue(Order::Fifo);
+    queue.spilled(LANE, Tier::Engagement);
+    queue.spilled(LANE, Tier::Engagement);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, false);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, false)]);
+    assert_eq!(queue.take_spilling_changes(), []);
+}
+
+#[test]
+fn a_strict_lane_that_has_all_its_rows_ends_to_spill_in_every_tier() {
+    let mut queue = queue(Order::Strict);
+    queue.spilled(LANE, Tier::Engagement);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, false);
+    assert!(queue.take_spilling_changes().contains(&(LANE, Tier::Engagement, false)));
+}
+
+#[test]
+fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
+    let mut queue = queue(Order::Strict);
+    queue.spilled(LANE, Tier::Engagement);
+    let old = queue.next_page(NOW).expect("the head is behind the window");
+    queue.spilled(LANE, Tier::Engagement);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    queue.paged(NOW, LANE, old.tier, false);
+    let tiers: Vec<Tier> = std::iter::from_fn(|| queue.next_page(NOW)).map(|wanted| wanted.tier).collect();
+    assert_eq!(tiers, Tier::ALL, "a page of the old order says nothing of the new queues");
+}
+
+#[test]
+fn only_held_lanes_make_room() {
+    let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
+    let held = LaneId::from_raw(8);
+    queue.set_lane(NOW, &Arc::new(settings(held, Order::Fifo)));
+    for id in 0..4 {
+        admit(&mut queue, &delivery(id));
+        admit(&mut queue, &Delivery { lane: held, ..delivery(10 + id) });
+    }
+    assert_eq!(queue.shed(NOW), [], "nothing is held");
+    queue.pause_lane(held, Hold { why: Why::Paused, until: None });
+    let shed: Vec<u64> = queue.shed(NOW).iter().map(|shed| shed.delivery.raw()).collect();
+    assert_eq!(shed, [10, 11, 12, 13]);
+    assert_eq!(queue.len(), 4);
+    assert!((0..4).all(|id| queue.knows(DeliveryId::from_raw(id))), "what can be sent stays");
+    assert_eq!(queue.shed(NOW), [], "there is room now");
+}
+
+#[test]
+fn what_is_put_back_has_spent_no_attempt() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    for _ in 0..20 {
+        let Some(Pick::Send(start)) = queue.next(NOW, ROLL) else { panic!("it is due") };
+        assert_eq!(start.attempt, 1);
+        queue.put_back(NOW, start.delivery, NOW);
+    }
+    assert_eq!((queue.in_flight(), queue.len()), (0, 1));
+}
+
+#[test]
+fn a_receipt_for_what_is_then_put_back_counts_if_it_was_ever_sent() {
+    let mut queue = queue(Order::Fifo);
+    let sent_before = Delivery { attempts: 1, last_cause: Some(Cause::Unknown), ..delivery(1) };
+    for delivery in [&sent_before, &delivery(2)] {
+        admit(&mut queue, delivery);
+        assert_eq!(send(&mut queue, NOW), Some(delivery.id.raw()));
+        assert_eq!(queue.receipt(NOW, delivery.id), None, "it is in flight");
+        queue.put_back(NOW, delivery.id, NOW);
+        let pick = queue.next(NOW, ROLL);
+        if delivery.attempts > 0 {
+            let arrived = |record: &Record| record.delivery.state == State::Delivered { at: NOW };
+            assert!(matches!(&pick, Some(Pick::Record(record)) if arrived(record)), "{pick:?}");
+        } else {
+            assert!(matches!(pick, Some(Pick::Send(_))), "nobody can have got it: {pick:?}");
+            assert_eq!(
+                settle(&mut queue, NOW, 2, &Verdict::of(Cause::InternalError)).delivery.state.phase().name(),
+                "retry"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_receipt_for_what_was_never_sent_changes_nothing() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    send(&mut queue, NOW);
+    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::StoreUnavailable));
+    assert_eq!(record.delivery.attempts, 0, "our own fault");
+    assert_eq!(queue.receipt(NOW, record.delivery.id), None);
+    assert_eq!(queue.recorded(NOW, record.delivery.id), Recorded::Waits);
+    assert_eq!(queue.refused_moves(), 0);
+}
+
+#[test]
+fn our_own_fault_does_not_hide_why_the_receiver_failed() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &Delivery { attempts: 1, last_cause: Some(Cause::DnsNotFound), ..delivery(1) });
+    send(&mut queue, NOW);
+    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::StoreUnavailable));
+    assert_eq!(record.delivery.last_cause, Some(Cause::DnsNotFound));
+}
+
+#[test]
+fn a_missing_receipt_is_decided_once_the_lane_is_known() {
+    let mut queue = Queue::new(Limits::default());
+    let waits = Delivery { state: State::AwaitingAck { until: NOW + seconds(3) }, attempts: 1, ..delivery(1) };
+    queue.admit(NOW, waits, Place::Delayed);
+    let late = NOW + seconds(10);
+    assert_eq!(queue.next(late, ROLL), None, "by which policy?");
+    queue.set_lane(late, &Arc::new(settings(LANE, Order::Fifo)));
+    let wake = queue.wake_at().expect("it is looked at again");
+    assert!(wake <= late + ASK_AGAIN);
+    let Some(Pick::Record(record)) = queue.next(wake, ROLL) else { panic!("no receipt came") };
+    let again = State::Retry { due: wake + seconds(2), cause: Cause::AckTimeout };
+    assert_eq!((record.delivery.state, record.delivery.attempts), (again, 1));
+}
+
+#[test]
+fn a_receipt_that_overtakes_the_answer_is_applied_by_the_settle() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
+    send(&mut queue, NOW);
+    assert_eq!(queue.receipt(NOW, DeliveryId::from_raw(1)), None);
+    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    assert_eq!(record.delivery.state, State::Delivered { at: NOW });
+}
+
+#[test]
+fn a_receipt_that_comes_while_the_answer_is_written_ends_it_right_after() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
+    send(&mut queue, NOW);
+    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    assert_eq!(record.delivery.state, State::AwaitingAck { until: NOW + seconds(60) });
+    assert_eq!(queue.receipt(NOW, record.delivery.id), None);
+    let Recorded::Again(again) = queue.recorded(NOW, record.delivery.id) else { panic!("the receipt is lost") };
+    assert_eq!(again.delivery.state, State::Delivered { at: NOW });
+}
+
+#[test]
+fn a_strict_lane_that_holds_on_dead_pauses_behind_its_dead_head_alone() {
+    for (order, on_dead, pauses) in
+        [(Order::Strict, OnDead::Hold, true), (Order::Strict, OnDead::Skip, false), (Order::Fifo, OnDead::Hold, false)]
+    {
+        let mut queue = Queue::new(Limits::default());
+        queue.set_lane(NOW, &Arc::new(LaneSettings { on_dead, ..settings(LANE, order) }));
+        queue.admit(NOW, delivery(1), Place::Spilled);
+        send(&mut queue, NOW);
+        let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::NotFound));
+        assert_eq!(record.pauses_lane, pauses, "{order:?} {on_dead:?}");
+    }
+}
+
+#[test]
+fn of_two_retry_afters_the_longer_one_counts() {
+    for (first, second) in [(60, 10), (10, 60)] {
+        let mut queue = queue(Order::Fifo);
+        (1..=3).for_each(|id| drop(admit(&mut queue, &delivery(id))));
+        assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), Some(2)));
+        queue.put_back(NOW, DeliveryId::from_raw(1), NOW);
+        send(&mut queue, NOW);
+        settle(&mut queue, NOW, 1, &asking(seconds(first)));
+        settle(&mut queue, NOW, 2, &asking(seconds(second)));
+        assert_eq!(send(&mut queue, NOW + seconds(59)), None, "{first} then {second}");
+        assert_eq!(send(&mut queue, NOW + seconds(67)), Some(3), "a tenth longer at most");
+    }
+}
+
+#[test]
+fn no_work_is_let_in_twice() {
+    let mut queue = queue(Order::Fifo);
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Taken);
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known);
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known, "it is in flight");
+    assert_eq!(send(&mut queue, NOW), None);
+    settle(&mut queue, NOW, 1, &Verdict::of(Cause::InternalError));
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known, "its outcome is being written");
+}
+
+#[test]
+fn tiers_are_sent_by_weight_as_long_as_all_have_work() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, per_queue: 1_000, ..Limits::default() });
+    for id in 0..1_000 {
+        for tier in Tier::ALL {
+            admit(&mut queue, &Delivery { tier, ..delivery(id * 3 + tier.index() as u64) });
+        }
+    }
+    let mut sent = [0; 3];
+    for _ in 0..1_050 {
+        let id = send(&mut queue, NOW).expect("there is work in every tier");
+        sent[usize::try_from(id % 3).expect("below 3")] += 1;
+        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(sent, [800, 200, 50]);
+}
+
+#[test]
+fn what_ended_in_the_queue_costs_its_lane_no_turn() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
+    let other = LaneId::from_raw(8);
+    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
+    for id in 1..=20 {
+        admit(&mut queue, &delivery(id));
+        admit(&mut queue, &Delivery { lane: other, ..delivery(100 + id) });
+    }
+    for id in 1..=19 {
+        let ended = State::Cancelled { at: NOW, cause: Cause::Cancelled };
+        queue.end_row(delivery(id), Place::Ready, ended).expect("it waits");
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(send(&mut queue, NOW), Some(20));
+}
+
+#[test]
+fn a_hold_that_is_over_stays_over_when_the_clock_is_set_back() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
+    (1..=2).for_each(|id| drop(admit(&mut queue, &delivery(id))));
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    queue.pause_all(Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    queue.pause_tenant(TenantId::from_raw(1), Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    assert_eq!(send(&mut queue, NOW + seconds(5)), None, "no slot is free");
+    settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    assert_eq!(send(&mut queue, NOW), Some(2), "nothing would wake it");
+}
+
+#[test]
+fn a_lane_whose_pause_is_over_is_forgotten() {
+    let mut queue = Queue::new(Limits::default());
+    queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(1)) });
+    queue.pause_lane(LaneId::from_raw(8), Hold { why: Why::Paused, until: None });
+    queue.next(NOW + seconds(1), ROLL);
+    queue.resume_lane(LaneId::from_raw(8), NOW + seconds(1));
+    assert!(queue.lane_index.is_empty(), "{queue:?}");
+}
+
+#[test]
+fn a_ttl_far_away_is_not_remembered_after_the_end() {
+    let mut queue = queue(Order::Fifo);
+    for id in 1..=50_000 {
+        admit(&mut queue, &Delivery { expiry: Expiry::At(NOW + seconds(86_400)), ..delivery(id) });
+        send(&mut queue, NOW);
+        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+        queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    }
+    assert!(queue.timers.len() < 5_000, "{} deadlines of what has ended", queue.timers.len());
+}

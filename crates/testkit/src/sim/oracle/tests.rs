@@ -1,0 +1,287 @@
+//! The oracle must be able to complain: a good history, then the same with one thing wrong.
+
+use super::*;
+use crate::sim::history::{Asked, Crash};
+
+const STRICT: usize = 1;
+
+/// Two lanes, the second one strict, of different tenants; three attempts each; no clock jumps.
+fn plan() -> Plan {
+    let mut plan = Plan::small(1);
+    let template = plan.lanes.remove(0);
+    plan.lanes = [Order::Fifo, Order::Strict]
+        .into_iter()
+        .zip(1_u64..)
+        .map(|(order, number)| {
+            let mut lane = template.clone();
+            let mut settings = posthaste_core::queue::LaneSettings::clone(&lane.settings);
+            settings.lane = posthaste_core::id::LaneId::from_raw(100 + number);
+            settings.tenant = posthaste_core::id::TenantId::from_raw(number);
+            settings.order = order;
+            lane.settings = settings.into();
+            lane.max_attempts = 3;
+            lane.window = None;
+            lane
+        })
+        .collect();
+    plan
+}
+
+fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
+    Sent {
+        called_at,
+        acked_at: Some(called_at + 10),
+        message,
+        deliveries: vec![SentDelivery { id: message * 10, lane, expires_at: None }],
+        deliver_at: None,
+        now_or_never: false,
+        wants_receipt: false,
+    }
+}
+
+fn request(delivery: u64, lane: u64, left_at: Ms, attempt: u16, status: u16) -> Request {
+    Request {
+        left_at,
+        stamped: left_at,
+        delivery,
+        lane,
+        attempt,
+        answered_at: Some(left_at + 10),
+        status: Some(status),
+        retry_after: None,
+    }
+}
+
+fn delivered(delivery: u64, attempts: u16) -> Ending {
+    Ending { delivery, state: "delivered", cause: "", attempts, numbers: (1..=attempts).collect() }
+}
+
+/// Delivery 10 took two attempts, 20 and 30 went to the strict lane one after the other.
+fn good() -> History {
+    History {
+        sent: vec![sent(1, 101, 1_000), sent(2, 102, 1_000), sent(3, 102, 2_000)],
+        requests: vec![
+            request(10, 101, 1_100, 1, 503),
+            request(20, 102, 1_100, 1, 200),
+            request(30, 102, 2_100, 1, 200),
+            request(10, 101, 9_000, 2, 200),
+        ],
+        endings: vec![delivered(10, 2), delivered(20, 1), delivered(30, 1)],
+        ..History::default()
+    }
+}
+
+/// The promises that are broken after tampering with a good history, each named once.
+fn broken(tamper: impl FnOnce(&mut History)) -> Vec<&'static str> {
+    let mut history = good();
+    tamper(&mut history);
+    let mut broken: Vec<&'static str> = judge(&plan(), &history).iter().map(|found| found.promise).collect();
+    broken.dedup();
+    broken
+}
+
+fn asked(what: What, at: Ms) -> Asked {
+    Asked { what, called_at: at, answered_at: Some(at) }
+}
+
+fn look(at: Ms, until: Ms) -> Look {
+    Look { at, stamped: at, life: 1, delivery: 10, state: "retry", attempts: 1, why: "backoff", until: Some(until) }
+}
+
+#[test]
+fn a_good_history_breaks_no_promise() {
+    assert_eq!(broken(|_| ()), [""; 0]);
+}
+
+#[test]
+fn a_delivery_the_api_does_not_know_is_lost() {
+    assert_eq!(broken(|it| drop(it.endings.remove(2))), ["nothing accepted is lost"]);
+    let missing = |it: &mut History| it.endings[2].state = "missing";
+    assert_eq!(broken(missing), ["nothing accepted is lost"]);
+}
+
+#[test]
+fn what_was_never_acknowledged_may_be_lost() {
+    let never_acked = |it: &mut History| {
+        it.sent[2].acked_at = None;
+        it.endings.remove(2);
+    };
+    assert_eq!(broken(never_acked), [""; 0]);
+}
+
+#[test]
+fn a_delivery_that_still_waits_has_not_ended() {
+    assert_eq!(broken(|it| it.endings[0].state = "retry"), ["everything ends"]);
+}
+
+#[test]
+fn a_run_that_was_given_up_on_has_not_ended() {
+    assert_eq!(broken(|it| it.gave_up_at = Some(99_000)), ["everything ends"]);
+}
+
+#[test]
+fn a_refused_move_is_reported() {
+    assert_eq!(broken(|it| it.refused_moves = 1), ["only moves of the table happen"]);
+}
+
+#[test]
+fn every_end_needs_its_reason() {
+    for state in ["dead", "expired", "cancelled"] {
+        assert_eq!(broken(|it| it.endings[2].state = state), ["every end has its reason"], "{state}");
+    }
+    let delivered_without_a_2xx = |it: &mut History| it.requests[2].status = Some(500);
+    assert_eq!(broken(delivered_without_a_2xx), ["every end has its reason"]);
+}
+
+#[test]
+fn an_end_with_its_reason_is_fine() {
+    let refused = |it: &mut History| {
+        it.requests[2].status = Some(404);
+        it.endings[2].state = "dead";
+    };
+    assert_eq!(broken(refused), [""; 0]);
+    let cancelled = |it: &mut History| {
+        it.asked.push(asked(What::Cancel(3), 5_000));
+        it.endings[2].state = "cancelled";
+    };
+    assert_eq!(broken(cancelled), [""; 0]);
+}
+
+#[test]
+fn attempts_must_agree_with_the_wire_and_with_the_history() {
+    for attempts in [1, 3] {
+        let miscounted = |it: &mut History| it.endings[0].attempts = attempts;
+        assert_eq!(broken(miscounted), ["attempts are counted right"], "{attempts} instead of 2");
+    }
+    assert_eq!(broken(|it| it.endings[0].numbers = vec![1]), ["attempts are counted right"]);
+    assert_eq!(broken(|it| it.requests[3].attempt = 3), ["attempts are counted right"], "one is left out");
+}
+
+#[test]
+fn an_attempt_above_the_policy_is_reported() {
+    let four = |it: &mut History| {
+        it.requests.push(request(10, 101, 20_000, 3, 503));
+        it.requests.push(request(10, 101, 30_000, 4, 503));
+        it.endings[0] = delivered(10, 4);
+    };
+    assert_eq!(broken(four), ["attempts stay within the policy"]);
+}
+
+#[test]
+fn a_repeated_attempt_needs_a_crash() {
+    let repeated = |it: &mut History| it.requests.push(request(30, 102, 3_000, 1, 200));
+    assert_eq!(broken(repeated), ["duplicates ≤ in flight at a crash"]);
+    let after_a_crash = |it: &mut History| {
+        repeated(it);
+        it.crashes.push(Crash { at: 2_105, unsettled: vec![30] });
+    };
+    assert_eq!(broken(after_a_crash), [""; 0]);
+    let of_another = |it: &mut History| {
+        repeated(it);
+        it.crashes.push(Crash { at: 2_105, unsettled: vec![20] });
+    };
+    assert_eq!(broken(of_another), ["duplicates ≤ in flight at a crash"]);
+}
+
+#[test]
+fn an_attempt_after_the_ttl_is_reported() {
+    let over_at = |at: Ms| move |it: &mut History| it.sent[0].deliveries[0].expires_at = Some(at);
+    assert_eq!(broken(over_at(9_000)), ["no attempt starts after the TTL"]);
+    assert_eq!(broken(over_at(9_001)), [""; 0]);
+}
+
+#[test]
+fn now_or_never_is_never_tried_twice() {
+    let now_or_never = |it: &mut History| {
+        it.sent[0].now_or_never = true;
+        it.sent[0].deliveries[0].expires_at = Some(8_000);
+    };
+    assert_eq!(broken(now_or_never), ["now or never is one attempt"]);
+}
+
+#[test]
+fn an_attempt_before_its_time_is_reported() {
+    assert_eq!(broken(|it| it.sent[0].deliver_at = Some(1_101)), ["nothing is sent before deliver_at"]);
+    assert_eq!(broken(|it| it.sent[0].deliver_at = Some(1_100)), [""; 0]);
+}
+
+#[test]
+fn a_request_during_a_pause_is_reported() {
+    for (kind, id) in [(0, 0), (1, 1), (2, 101)] {
+        let paused = |it: &mut History| it.asked.push(asked(What::Pause(kind, id), 8_000));
+        assert_eq!(broken(paused), ["nothing is sent while paused"], "kind {kind}");
+        let resumed = |it: &mut History| {
+            paused(it);
+            it.asked.push(asked(What::Resume(kind, id), 9_000));
+        };
+        assert_eq!(broken(resumed), [""; 0], "kind {kind}");
+    }
+    for (kind, id) in [(1, 2), (2, 102)] {
+        let others = |it: &mut History| it.asked.push(asked(What::Pause(kind, id), 8_000));
+        assert_eq!(broken(others), [""; 0], "kind {kind} of somebody else");
+    }
+}
+
+#[test]
+fn a_request_after_a_cut_is_reported() {
+    for cut in [What::Cancel(1), What::EndLane(101, 10)] {
+        let late = |it: &mut History| it.asked.push(asked(cut, 8_000));
+        assert_eq!(broken(late), ["nothing is sent after a cut was answered"], "{cut:?}");
+        let unanswered = |it: &mut History| it.asked.push(Asked { answered_at: None, ..asked(cut, 8_000) });
+        assert_eq!(broken(unanswered), [""; 0], "{cut:?} was not answered");
+    }
+    assert_eq!(broken(|it| it.asked.push(asked(What::EndLane(101, 9), 8_000))), [""; 0], "born after the cut");
+}
+
+#[test]
+fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
+    let told_to_wait = |wait: Ms| move |it: &mut History| it.requests[0].retry_after = Some(wait);
+    assert_eq!(broken(told_to_wait(8_000)), ["Retry-After is obeyed"]);
+    assert_eq!(broken(told_to_wait(7_890)), [""; 0]);
+    let by_a_lane_mate = |it: &mut History| {
+        it.requests[0].retry_after = Some(7_000);
+        it.sent.push(sent(4, 101, 1_500));
+        it.requests.insert(3, request(40, 101, 5_000, 1, 200));
+        it.endings.push(delivered(40, 1));
+    };
+    assert_eq!(broken(by_a_lane_mate), ["Retry-After is obeyed"]);
+    let after_a_crash = |it: &mut History| {
+        by_a_lane_mate(it);
+        it.crashes.push(Crash { at: 4_000, unsettled: Vec::new() });
+    };
+    assert_eq!(broken(after_a_crash), [""; 0], "what the lane was told dies with the node");
+}
+
+#[test]
+fn a_crash_does_not_excuse_a_delivery_from_its_own_retry_after() {
+    let crashed = |it: &mut History| {
+        it.requests[0].retry_after = Some(8_000);
+        it.crashes.push(Crash { at: 4_000, unsettled: Vec::new() });
+    };
+    assert_eq!(broken(crashed), ["Retry-After is obeyed"]);
+}
+
+#[test]
+fn a_strict_lane_keeps_its_order() {
+    let overtaken = |it: &mut History| {
+        it.requests[1].status = Some(503);
+        it.requests.push(request(20, 102, 4_000, 2, 200));
+        it.endings[1] = delivered(20, 2);
+    };
+    assert_eq!(broken(overtaken), ["strict order is kept"]);
+    let not_strict = |history: &mut History| {
+        overtaken(history);
+        let mut plan = plan();
+        plan.lanes.remove(STRICT);
+        assert_eq!(judge(&plan, history), [], "other lanes may overtake");
+    };
+    broken(not_strict);
+}
+
+#[test]
+fn a_hold_that_is_over_must_end() {
+    let stuck = |it: &mut History| it.looks = vec![look(2_000, 3_000), look(4_000, 3_000), look(9_001, 3_000)];
+    assert_eq!(broken(stuck), ["every hold ends"]);
+    let moved_on = |it: &mut History| it.looks = vec![look(4_000, 3_000), look(8_000, 9_500), look(9_001, 9_500)];
+    assert_eq!(broken(moved_on), [""; 0]);
+}

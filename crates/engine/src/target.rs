@@ -207,7 +207,7 @@ fn check_host(url: &Url, text: &Text<'_>, port: u16, rules: &TargetRules) -> Res
         url::Host::Ipv4(ip) => IpAddr::V4(ip),
         url::Host::Ipv6(ip) => IpAddr::V6(ip),
         url::Host::Domain(name) => {
-            let name = host::check_name(text.host, name)?;
+            let name = host::check_name(text.host, name, rules)?;
             deny(name, rules)?;
             return Ok(Host::Name(name.to_owned()));
         }

@@ -60,6 +60,9 @@ mod tests {
         alarm.set(Instant::now() + 30 * second);
         assert_eq!(ring_after(&mut alarm).await, 30 * second);
         alarm.set(Instant::now() + 60 * second);
+        assert_eq!(ring_after(&mut alarm).await, 60 * second);
+        let mut alarm = Alarm::new(Instant::now() + 60 * second);
+        assert!(poll_fn(|cx| Poll::Ready(alarm.poll(cx))).await.is_pending());
         alarm.set(Instant::now() + 5 * second);
         assert_eq!(ring_after(&mut alarm).await, 5 * second);
         // Rung and not set again: it is still due.

@@ -1,6 +1,10 @@
 //! Which host names are usable, whatever they resolve to.
 
-use super::Refusal;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Refusal, TargetRules};
+
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// Names that mean something local, private or metadata, themselves and everything below them.
 const SPECIAL_NAMES: &[&str] = &[
@@ -27,10 +31,15 @@ const LABEL_BYTES_MAX: usize = 63;
 /// The name without its trailing dot, if a public receiver may have it.
 ///
 /// `written` is the host as the URL has it, `name` what the parser's IDNA mapping made of it.
-pub(super) fn check_name<'a>(written: &str, name: &'a str) -> Result<&'a str, Refusal> {
+pub(super) fn check_name<'a>(written: &str, name: &'a str, rules: &TargetRules) -> Result<&'a str, Refusal> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if written.contains('%') || name.len() > NAME_BYTES_MAX || !name.split('.').all(is_label) {
         return Err(Refusal::HostNameSyntax);
+    }
+    // Whoever allows the loopback network means this name for it as well.
+    let loopback = |ip: &IpAddr| rules.allow_networks.iter().any(|network| network.contains(ip));
+    if name == "localhost" && LOOPBACK.iter().any(loopback) {
+        return Ok(name);
     }
     if SPECIAL_NAMES.iter().any(|special| name == *special || is_below(name, special)) {
         return Err(Refusal::HostSpecialName);
@@ -101,12 +110,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn localhost_is_a_name_where_the_loopback_network_is_allowed() {
+        let allowing = |network: &str| TargetRules {
+            allow_networks: vec![network.parse().expect("a network")],
+            ..TargetRules::default()
+        };
+        for (network, allowed) in [("127.0.0.0/8", true), ("::1/128", true), ("10.0.0.0/8", false)] {
+            let checked = check_name("localhost", "localhost", &allowing(network));
+            assert_eq!(checked.is_ok(), allowed, "{network}");
+        }
+        assert_eq!(check_name("db.localhost", "db.localhost", &allowing("127.0.0.0/8")), Err(Refusal::HostSpecialName));
+    }
+
+    #[test]
     fn a_special_name_is_special_with_everything_below_it_but_not_beside_it() {
         for name in ["localhost", "a.localhost", "x.home.arpa", "metadata.goog"] {
-            assert_eq!(check_name(name, name), Err(Refusal::HostSpecialName), "{name}");
+            assert_eq!(check_name(name, name, &TargetRules::default()), Err(Refusal::HostSpecialName), "{name}");
         }
         for name in ["notlocalhost.com", "xmetadata.goog", "home.arpa.com", "example.com", "local.example.org"] {
-            assert_eq!(check_name(name, name), Ok(name));
+            assert_eq!(check_name(name, name, &TargetRules::default()), Ok(name));
         }
     }
 

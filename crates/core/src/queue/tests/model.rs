@@ -462,6 +462,7 @@ impl Model {
             }
             self.check_books();
         }
+        self.check_books();
         if let Some(row) = self.rows.iter().find(|row| self.has_work(row, self.now)) {
             panic!("nothing to do, says the queue, but {:?}", row.delivery);
         }
@@ -750,7 +751,7 @@ impl Model {
     fn cut_of(&self, delivery: &Delivery) -> Option<Cause> {
         let mark = |scope: Scope| {
             let cuts = self.cuts.iter().filter(move |cut| cut.0 == scope);
-            let cause = cuts.clone().last().map(|cut| cut.2);
+            let cause = cuts.clone().next_back().map(|cut| cut.2);
             cause.filter(|_| cuts.map(|cut| cut.1).max() >= Some(delivery.id.0))
         };
         mark(Scope::Message(delivery.message)).or(mark(Scope::Lane(delivery.lane)))

@@ -20,34 +20,19 @@ mod report;
 
 /// Runs every check and prints what came of them.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    let mut ci = Ci {
-        root,
-        steps: Vec::new(),
-    };
+    let mut ci = Ci { root, steps: Vec::new() };
     ci.command("format", Group::Checks, ci.cargo("fmt --all --check"));
     ci.chore("tidy", || tidy::run(root));
     ci.chore("docs", || docs::check(root));
     ci.licences();
-    ci.command(
-        "clippy",
-        Group::Build,
-        ci.cargo("clippy --workspace --all-targets --locked -- -D warnings"),
-    );
+    ci.command("clippy", Group::Build, ci.cargo("clippy --workspace --all-targets --locked -- -D warnings"));
     ci.tests();
     ci.proofs();
 
     let strict = env::var_os("CI").is_some_and(|value| value == "true");
-    let report = if strict {
-        Report::strict(ci.steps)
-    } else {
-        Report::lenient(ci.steps)
-    };
+    let report = if strict { Report::strict(ci.steps) } else { Report::lenient(ci.steps) };
     println!("\n{report}");
-    Ok(if report.failed() == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 struct Ci<'a> {
@@ -74,35 +59,19 @@ impl Ci<'_> {
 
     fn tests(&mut self) {
         if answers(self.cargo("nextest --version")) {
-            self.command(
-                "build tests",
-                Group::Build,
-                self.cargo("nextest run --workspace --locked --no-run"),
-            );
-            self.command(
-                "tests",
-                Group::Unit,
-                self.cargo("nextest run --workspace --locked --profile ci"),
-            );
+            self.command("build tests", Group::Build, self.cargo("nextest run --workspace --locked --no-run"));
+            self.command("tests", Group::Unit, self.cargo("nextest run --workspace --locked --profile ci"));
         } else {
             let targets = "test --workspace --locked --lib --bins --tests";
             self.command("build tests", Group::Build, self.cargo(&format!("{targets} --no-run")));
             self.command("tests", Group::Unit, self.cargo(&format!("{targets} --no-fail-fast")));
         }
-        self.command(
-            "doc tests",
-            Group::Unit,
-            self.cargo("test --workspace --locked --doc --no-fail-fast"),
-        );
+        self.command("doc tests", Group::Unit, self.cargo("test --workspace --locked --doc --no-fail-fast"));
     }
 
     /// Every proof in its short form, from binaries that are built once.
     fn proofs(&mut self) {
-        self.command(
-            "build proofs",
-            Group::Build,
-            prove::build_command(self.root, prove::ALL_PACKAGES),
-        );
+        self.command("build proofs", Group::Build, prove::build_command(self.root, prove::ALL_PACKAGES));
         match proof_names(self.root) {
             Ok(names) => names.iter().for_each(|name| self.proof(name)),
             Err(error) => self.note("proofs", Group::Simulation, Ended::Failed(format!("{error:#}"))),
@@ -110,11 +79,7 @@ impl Ci<'_> {
     }
 
     fn proof(&mut self, name: &str) {
-        let group = if prove::starts_posthaste(name) {
-            Group::Sockets
-        } else {
-            Group::Simulation
-        };
+        let group = if prove::starts_posthaste(name) { Group::Sockets } else { Group::Simulation };
         let step = format!("prove {name}");
         match prove::command(self.root) {
             Ok(mut command) => {
@@ -135,13 +100,7 @@ impl Ci<'_> {
             Ok((tally, false)) => (tally, Ended::Failed(line)),
             Err(error) => (Tally::default(), Ended::Failed(format!("{line}: {error:#}"))),
         };
-        self.steps.push(Step {
-            name: name.to_owned(),
-            group,
-            took,
-            tally,
-            ended,
-        });
+        self.steps.push(Step { name: name.to_owned(), group, took, tally, ended });
     }
 
     /// Runs one of our own chores as one step.
@@ -149,38 +108,20 @@ impl Ci<'_> {
         println!("\n── {name}: cargo xtask {name}");
         let (ran, took) = timed(chore);
         let ended = ran.map_or_else(|error| Ended::Failed(format!("{error:#}")), |()| Ended::Passed);
-        self.steps.push(Step {
-            name: name.to_owned(),
-            group: Group::Checks,
-            took,
-            tally: Tally::default(),
-            ended,
-        });
+        self.steps.push(Step { name: name.to_owned(), group: Group::Checks, took, tally: Tally::default(), ended });
     }
 
     /// A step that did not come to run.
     fn note(&mut self, name: &str, group: Group, ended: Ended) {
         println!("\n── {name}: {ended}");
-        self.steps.push(Step {
-            name: name.to_owned(),
-            group,
-            took: Duration::ZERO,
-            tally: Tally::default(),
-            ended,
-        });
+        self.steps.push(Step { name: name.to_owned(), group, took: Duration::ZERO, tally: Tally::default(), ended });
     }
 }
 
 fn proof_names(root: &Path) -> Result<Vec<String>> {
-    let listed = prove::command(root)?
-        .arg("--list")
-        .output()
-        .context("cannot list the proofs")?;
+    let listed = prove::command(root)?.arg("--list").output().context("cannot list the proofs")?;
     let listed = String::from_utf8(listed.stdout).context("the list of proofs is not text")?;
-    let names: Vec<_> = listed
-        .lines()
-        .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
-        .collect();
+    let names: Vec<_> = listed.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
     if names.is_empty() {
         bail!("there is no proof to run");
     }
@@ -189,24 +130,13 @@ fn proof_names(root: &Path) -> Result<Vec<String>> {
 
 /// Whether a tool is there.
 fn answers(mut command: Command) -> bool {
-    command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// The command as a person would type it.
 fn line(command: &Command) -> String {
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy();
-    let mut line = if program == "prove" {
-        "cargo xtask prove".to_owned()
-    } else {
-        program.into_owned()
-    };
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let mut line = if program == "prove" { "cargo xtask prove".to_owned() } else { program.into_owned() };
     for word in command.get_args() {
         line.push(' ');
         line += &word.to_string_lossy();
@@ -215,10 +145,7 @@ fn line(command: &Command) -> String {
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the time a check takes on this machine is what is measured"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the time a check takes on this machine is what is measured")]
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
@@ -226,11 +153,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// Runs a program, shows what it says, and counts the tests it reports. True when it succeeded.
 fn echo(command: &mut Command) -> Result<(Tally, bool)> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start it")?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
     let said = child.stdout.take().context("its output was piped")?;
     let told = child.stderr.take().context("its errors were piped")?;
     let tally = thread::scope(|scope| {

@@ -62,8 +62,5 @@ fn run(chore: Chore, root: &Path) -> Result<ExitCode> {
 
 fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask
-        .parent()
-        .expect("xtask is one folder below the workspace")
-        .to_owned()
+    xtask.parent().expect("xtask is one folder below the workspace").to_owned()
 }

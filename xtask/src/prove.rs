@@ -16,9 +16,7 @@ const COULD_NOT_RUN: u8 = 2;
 
 /// Builds what the proof needs, runs it, and ends as it ended.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
-    let built = build_command(root, packages(args))
-        .status()
-        .context("cannot start cargo")?;
+    let built = build_command(root, packages(args)).status().context("cannot start cargo")?;
     if !built.success() {
         eprintln!("prove: could not be run: the build failed");
         return Ok(COULD_NOT_RUN.into());
@@ -32,11 +30,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
 pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-cli"];
 
 fn packages(args: &[String]) -> &'static [&'static str] {
-    if args.iter().any(|arg| starts_posthaste(arg)) {
-        ALL_PACKAGES
-    } else {
-        &["posthaste-testkit"]
-    }
+    if args.iter().any(|arg| starts_posthaste(arg)) { ALL_PACKAGES } else { &["posthaste-testkit"] }
 }
 
 /// Whether the proof of that name talks to a running server.
@@ -63,10 +57,7 @@ pub(crate) fn command(root: &Path) -> Result<Command> {
 /// Where cargo puts optimised binaries. This program lies beside it, wherever the target folder is.
 fn release_folder() -> Result<PathBuf> {
     let here = env::current_exe().context("cannot tell where this program lies")?;
-    let target = here
-        .ancestors()
-        .nth(2)
-        .context("this program does not lie in a target folder")?;
+    let target = here.ancestors().nth(2).context("this program does not lie in a target folder")?;
     Ok(target.join("release"))
 }
 

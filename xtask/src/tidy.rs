@@ -44,16 +44,9 @@ const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
 /// Applies every rule to every file of the workspace.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let files = source::read_all(root)?;
-    let complaints: Vec<_> = files
-        .iter()
-        .flat_map(|file| RULES.iter().flat_map(move |rule| rule(file)))
-        .collect();
+    let complaints: Vec<_> = files.iter().flat_map(|file| RULES.iter().flat_map(move |rule| rule(file))).collect();
     complaints.iter().for_each(|complaint| println!("{complaint}"));
-    let indexes: Vec<_> = files
-        .iter()
-        .flat_map(indexes::pending_indexes)
-        .map(|index| index.name)
-        .collect();
+    let indexes: Vec<_> = files.iter().flat_map(indexes::pending_indexes).map(|index| index.name).collect();
     println!(
         "tidy: {} files, {} rules; indexes of the pending table: {}",
         files.len(),

@@ -52,16 +52,10 @@ pub enum BadHeader {
     #[error("an endpoint has at most {} headers; leave some out", HEADERS_MAX)]
     TooMany,
     /// Together above [`TOTAL_BYTES_MAX`].
-    #[error(
-        "the headers have more than {} bytes together; leave some out or shorten them",
-        TOTAL_BYTES_MAX
-    )]
+    #[error("the headers have more than {} bytes together; leave some out or shorten them", TOTAL_BYTES_MAX)]
     TooLarge,
     /// Not a name HTTP takes.
-    #[error(
-        "{name:?} is not a header name; use 1 to {} letters, digits and hyphens",
-        NAME_BYTES_MAX
-    )]
+    #[error("{name:?} is not a header name; use 1 to {} letters, digits and hyphens", NAME_BYTES_MAX)]
     Name {
         /// Its beginning.
         name: String,
@@ -85,10 +79,7 @@ pub enum BadHeader {
         name: String,
     },
     /// Above [`VALUE_BYTES_MAX`].
-    #[error(
-        "header {name}: the value has {bytes} bytes, more than {}; shorten it",
-        VALUE_BYTES_MAX
-    )]
+    #[error("header {name}: the value has {bytes} bytes, more than {}; shorten it", VALUE_BYTES_MAX)]
     ValueTooLong {
         /// Whose value.
         name: String,
@@ -122,9 +113,7 @@ impl CustomHeaders {
 
     /// Names, in lower case, and values, as their owner may see them and the store keeps them.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.to_str().expect("checked to be printable ASCII")))
+        self.0.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("checked to be printable ASCII")))
     }
 
     /// Names and values as a request takes them.
@@ -143,25 +132,16 @@ fn parse_name(text: &str) -> Result<HeaderName, BadHeader> {
     let name = Some(text)
         .filter(|text| text.len() <= NAME_BYTES_MAX)
         .and_then(|text| HeaderName::from_bytes(text.as_bytes()).ok())
-        .ok_or_else(|| BadHeader::Name {
-            name: text.chars().take(NAME_BYTES_MAX).collect(),
-        })?;
+        .ok_or_else(|| BadHeader::Name { name: text.chars().take(NAME_BYTES_MAX).collect() })?;
     let is_reserved =
         RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix));
-    if is_reserved {
-        Err(BadHeader::Reserved { name: name.to_string() })
-    } else {
-        Ok(name)
-    }
+    if is_reserved { Err(BadHeader::Reserved { name: name.to_string() }) } else { Ok(name) }
 }
 
 fn parse_value(name: &HeaderName, text: &str) -> Result<HeaderValue, BadHeader> {
     let text = text.trim_matches([' ', '\t']);
     if text.len() > VALUE_BYTES_MAX {
-        return Err(BadHeader::ValueTooLong {
-            name: name.to_string(),
-            bytes: text.len(),
-        });
+        return Err(BadHeader::ValueTooLong { name: name.to_string(), bytes: text.len() });
     }
     // Bytes above ASCII would pass as "opaque"; receivers disagree on what they mean.
     let mut value = HeaderValue::from_str(text)
@@ -195,9 +175,8 @@ mod tests {
     #[test]
     fn a_name_that_could_break_the_head_is_refused() {
         let long = "x".repeat(NAME_BYTES_MAX + 1);
-        let names = [
-            "", " ", "x-a:", ":path", "x-a: b", "x a", "x-a\r\ny", "x\n", "x\0", "x-ä", "x\t", "(x)", "\"x\"", &long,
-        ];
+        let names =
+            ["", " ", "x-a:", ":path", "x-a: b", "x a", "x-a\r\ny", "x\n", "x\0", "x-ä", "x\t", "(x)", "\"x\"", &long];
         for name in names {
             let shown = name.chars().take(NAME_BYTES_MAX).collect();
             check(name, "a", Err(BadHeader::Name { name: shown }));
@@ -206,40 +185,16 @@ mod tests {
 
     #[test]
     fn a_value_that_could_break_the_head_is_refused() {
-        for value in [
-            "a\r\nx: y",
-            "a\n",
-            "\r",
-            "a\0b",
-            "\x1b[1m",
-            "\x7f",
-            "ä",
-            "a\u{a0}",
-            "\u{2028}",
-        ] {
-            check(
-                "x-team",
-                value,
-                Err(BadHeader::Value {
-                    name: "x-team".to_owned(),
-                }),
-            );
+        for value in ["a\r\nx: y", "a\n", "\r", "a\0b", "\x1b[1m", "\x7f", "ä", "a\u{a0}", "\u{2028}"] {
+            check("x-team", value, Err(BadHeader::Value { name: "x-team".to_owned() }));
         }
     }
 
     #[test]
     fn names_that_are_ours_or_the_connections_are_refused_in_any_case() {
-        let ours = [
-            "webhook-id",
-            "webhook-signature",
-            "webhook-anything",
-            "posthaste-attempt",
-            "posthaste-",
-        ];
+        let ours = ["webhook-id", "webhook-signature", "webhook-anything", "posthaste-attempt", "posthaste-"];
         for name in RESERVED.iter().chain(&ours) {
-            let reserved = BadHeader::Reserved {
-                name: (*name).to_owned(),
-            };
+            let reserved = BadHeader::Reserved { name: (*name).to_owned() };
             check(name, "a", Err(reserved.clone()));
             check(&name.to_uppercase(), "a", Err(reserved));
         }
@@ -248,12 +203,7 @@ mod tests {
     #[test]
     fn a_name_given_twice_is_refused_whatever_its_case() {
         let refused = CustomHeaders::parse([("x-team", "a"), ("X-Team", "b")]);
-        assert_eq!(
-            refused,
-            Err(BadHeader::Twice {
-                name: "x-team".to_owned()
-            })
-        );
+        assert_eq!(refused, Err(BadHeader::Twice { name: "x-team".to_owned() }));
     }
 
     #[test]
@@ -267,18 +217,8 @@ mod tests {
         let longest = "v".repeat(VALUE_BYTES_MAX);
         check("x", &longest, Ok(&longest));
         let megabyte = "v".repeat(1_000_000);
-        check(
-            "x",
-            &megabyte,
-            Err(BadHeader::ValueTooLong {
-                name: "x".to_owned(),
-                bytes: 1_000_000,
-            }),
-        );
-        assert_eq!(
-            CustomHeaders::parse([("x", longest.as_str()), ("y", &longest)]),
-            Err(BadHeader::TooLarge)
-        );
+        check("x", &megabyte, Err(BadHeader::ValueTooLong { name: "x".to_owned(), bytes: 1_000_000 }));
+        assert_eq!(CustomHeaders::parse([("x", longest.as_str()), ("y", &longest)]), Err(BadHeader::TooLarge));
     }
 
     #[test]

@@ -16,22 +16,14 @@ const DIGITS_MAX: usize = 20;
 /// The longest wait that any of the fields asks for; `None` when none of them is valid and ahead
 /// of us.
 pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>, now: Timestamp) -> Option<Duration> {
-    values
-        .into_iter()
-        .filter_map(|value| parse_one(value, now))
-        .filter(|wait| !wait.is_zero())
-        .max()
+    values.into_iter().filter_map(|value| parse_one(value, now)).filter(|wait| !wait.is_zero()).max()
 }
 
 fn parse_one(value: &[u8], now: Timestamp) -> Option<Duration> {
     let text = str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         // Nothing at all ends here too, and is no number.
-        return text
-            .parse()
-            .ok()
-            .filter(|_| text.len() <= DIGITS_MAX)
-            .map(Duration::from_secs);
+        return text.parse().ok().filter(|_| text.len() <= DIGITS_MAX).map(Duration::from_secs);
     }
     // The date parser would forgive other white space than HTTP does.
     if !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
@@ -91,12 +83,7 @@ mod tests {
 
     #[test]
     fn zero_and_the_past_ask_for_nothing() {
-        for value in [
-            "0",
-            "000",
-            "Sun, 06 Nov 1994 08:49:37 GMT",
-            "Sun, 06 Nov 1994 08:49:36 GMT",
-        ] {
+        for value in ["0", "000", "Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:36 GMT"] {
             check(&[value], None);
         }
         check(&["Thu, 01 Jan 1970 00:00:00 GMT"], None);

@@ -110,10 +110,7 @@ pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>
     headers.insert(CONTENT_TYPE, JSON);
     headers.insert(USER_AGENT, AGENT);
     headers.insert(WEBHOOK_TIMESTAMP, timestamp_seconds.into());
-    headers.insert(
-        WEBHOOK_SIGNATURE,
-        HeaderValue::try_from(signature).expect("`v1,`, base64 and spaces"),
-    );
+    headers.insert(WEBHOOK_SIGNATURE, HeaderValue::try_from(signature).expect("`v1,`, base64 and spaces"));
     headers.insert(ATTEMPT, outgoing.attempt.into());
     let texts = [
         (WEBHOOK_ID, Some(outgoing.message)),
@@ -125,10 +122,7 @@ pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>
     for (name, text) in texts {
         let Some(text) = text else { continue };
         let Some(mut value) = printable(text) else {
-            return Err(Unsendable::Value {
-                delivery: delivery(),
-                header: name,
-            });
+            return Err(Unsendable::Value { delivery: delivery(), header: name });
         };
         // Whoever holds the token can acknowledge.
         value.set_sensitive(name == RECEIPT);
@@ -181,11 +175,7 @@ fn printable(text: &str) -> Option<HeaderValue> {
 }
 
 fn origin_form(target: &Uri) -> Uri {
-    target
-        .path_and_query()
-        .cloned()
-        .unwrap_or_else(|| PathAndQuery::from_static("/"))
-        .into()
+    target.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")).into()
 }
 
 #[cfg(test)]
@@ -236,11 +226,8 @@ mod tests {
     /// Every header, sorted by name, one a line.
     fn lines(request: &Request<Bytes>) -> String {
         let text = |value: &HeaderValue| value.to_str().expect("printable").to_owned();
-        let mut lines: Vec<_> = request
-            .headers()
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", text(value)))
-            .collect();
+        let mut lines: Vec<_> =
+            request.headers().iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
         lines.sort();
         lines.join("\n")
     }
@@ -248,12 +235,7 @@ mod tests {
     fn check_signature(request: &Request<Bytes>) {
         let header = |name: HeaderName| request.headers()[name].to_str().expect("printable").to_owned();
         let [id, timestamp, signature] = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE].map(header);
-        let received = Received {
-            id: &id,
-            timestamp: &timestamp,
-            signature: &signature,
-            body: request.body(),
-        };
+        let received = Received { id: &id, timestamp: &timestamp, signature: &signature, body: request.body() };
         assert_eq!(verify(&*SECRETS, &received, 1_800_000_000, Duration::ZERO), Ok(()));
     }
 
@@ -261,15 +243,8 @@ mod tests {
     fn a_request_is_a_post_with_the_documented_headers_and_no_other() {
         let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
         let target = uri("https://example.com/hook?a=b");
-        let request = made(&Outgoing {
-            headers: &custom,
-            receipt: Some("rct-7"),
-            ..outgoing(&target)
-        });
-        assert_eq!(
-            (request.method(), request.uri().to_string().as_str()),
-            (&Method::POST, "/hook?a=b")
-        );
+        let request = made(&Outgoing { headers: &custom, receipt: Some("rct-7"), ..outgoing(&target) });
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "/hook?a=b"));
         let expected = format!(
             "content-type: application/json\n\
              host: example.com\n\
@@ -293,10 +268,7 @@ mod tests {
     #[test]
     fn what_a_message_does_not_have_is_left_out() {
         let target = uri("https://example.com");
-        let request = made(&Outgoing {
-            event_type: None,
-            ..outgoing(&target)
-        });
+        let request = made(&Outgoing { event_type: None, ..outgoing(&target) });
         assert!(!request.headers().contains_key(EVENT_TYPE));
         assert!(!request.headers().contains_key(RECEIPT));
     }
@@ -305,10 +277,7 @@ mod tests {
     fn the_body_is_shared_not_copied() {
         let target = uri("https://example.com");
         let body = Bytes::from(vec![b' '; 1_000]);
-        let request = made(&Outgoing {
-            body: body.clone(),
-            ..outgoing(&target)
-        });
+        let request = made(&Outgoing { body: body.clone(), ..outgoing(&target) });
         assert_eq!(request.body().as_ptr(), body.as_ptr());
     }
 
@@ -317,11 +286,7 @@ mod tests {
         let cases = [
             ("https://example.com", "/", "example.com"),
             ("https://example.com?a=1", "/?a=1", "example.com"),
-            (
-                "http://example.com:8080/a%20b/?c=d&e",
-                "/a%20b/?c=d&e",
-                "example.com:8080",
-            ),
+            ("http://example.com:8080/a%20b/?c=d&e", "/a%20b/?c=d&e", "example.com:8080"),
             ("http://[::1]:8080/x", "/x", "[::1]:8080"),
             ("https://user:canary@example.com/x", "/x", "example.com"),
         ];
@@ -335,28 +300,13 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_says_why() {
         let delivery = || "dlv_2".to_owned();
-        assert_eq!(
-            refused(&outgoing(&uri("/path"))),
-            Unsendable::NoHost { delivery: delivery() }
-        );
+        assert_eq!(refused(&outgoing(&uri("/path"))), Unsendable::NoHost { delivery: delivery() });
         let target = uri("https://example.com");
-        let unsigned = Outgoing {
-            secrets: &[],
-            ..outgoing(&target)
-        };
+        let unsigned = Outgoing { secrets: &[], ..outgoing(&target) };
         assert_eq!(refused(&unsigned), Unsendable::Unsigned { delivery: delivery() });
         for event_type in ["a\r\nx: y", "a\0", "ä"] {
-            let unprintable = Outgoing {
-                event_type: Some(event_type),
-                ..outgoing(&target)
-            };
-            assert_eq!(
-                refused(&unprintable),
-                Unsendable::Value {
-                    delivery: delivery(),
-                    header: EVENT_TYPE
-                }
-            );
+            let unprintable = Outgoing { event_type: Some(event_type), ..outgoing(&target) };
+            assert_eq!(refused(&unprintable), Unsendable::Value { delivery: delivery(), header: EVENT_TYPE });
         }
     }
 
@@ -369,14 +319,7 @@ mod tests {
         for (status, class) in overrides {
             table.add(status, class).expect("a valid override");
         }
-        judge(
-            &Answer {
-                status,
-                headers: &headers,
-            },
-            &table,
-            NOW,
-        )
+        judge(&Answer { status, headers: &headers }, &table, NOW)
     }
 
     #[test]
@@ -391,12 +334,7 @@ mod tests {
             (500, Class::Retry, Cause::InternalError),
         ];
         for (status, class, cause) in cases {
-            let expected = Verdict {
-                class,
-                cause,
-                status: Some(status),
-                retry_after: None,
-            };
+            let expected = Verdict { class, cause, status: Some(status), retry_after: None };
             assert_eq!(judged(status, &[], &[]), expected);
         }
     }
@@ -423,10 +361,7 @@ mod tests {
             assert_eq!(judged(status, &["120"], &[]).retry_after, None, "status {status}");
         }
         for status in [429, 503] {
-            assert_eq!(
-                judged(status, &["120", "abc", "60"], &[]).retry_after,
-                Some(Duration::from_secs(120))
-            );
+            assert_eq!(judged(status, &["120", "abc", "60"], &[]).retry_after, Some(Duration::from_secs(120)));
             for says_nothing in ["0", "", "abc", "-5"] {
                 assert_eq!(judged(status, &[says_nothing], &[]).retry_after, Some(Duration::ZERO));
             }

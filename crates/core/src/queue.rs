@@ -7,6 +7,8 @@
 //! covered by a cut; what was decided about a delivery is acted on only after
 //! [`Queue::recorded`] said that it is durable. Driven by the engine's `dispatch`.
 
+mod explain;
+mod gate;
 mod lane;
 mod timer;
 mod turn;
@@ -16,16 +18,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use explain::Explained;
 pub use lane::{LaneSettings, OnDead, Order};
 pub use turn::WEIGHTS;
 pub use window::{Admission, PageWanted, Shed};
 
-use crate::cause::Cause;
-use crate::cut::{self, Cuts, Scope};
+use crate::cut::{self, Cuts};
 use crate::delivery::{self, Decision, Delivery, Verdict};
 use crate::dice::Roll;
-use crate::hold::{Hold, Why};
-use crate::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use crate::hold::Hold;
+use crate::id::{DeliveryId, LaneId, MessageId, Shard, TenantId};
 use crate::id_map::IdMap;
 use crate::state::State;
 use crate::tier::Tier;
@@ -134,15 +136,6 @@ pub enum Recorded {
     Left(Timestamp),
     /// A cut came while it was being recorded: record this too.
     Again(Record),
-}
-
-/// Why a delivery waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Explained {
-    /// It is being sent, or its outcome is being written.
-    UnderWay,
-    /// It waits.
-    Waits(Hold),
 }
 
 /// Where a delivery of the window is.
@@ -300,43 +293,6 @@ impl Queue {
         self.timers.next_at()
     }
 
-    /// Why a delivery waits; `None` when the window does not hold it.
-    pub fn explain(&self, now: Timestamp, id: DeliveryId) -> Option<Explained> {
-        let item = self.items.get(&id)?;
-        let lane = self.lane_of(id)?;
-        let why = match item.stage {
-            Stage::InFlight | Stage::Recording => return Some(Explained::UnderWay),
-            Stage::Waiting => self.explain_waiting(&item.delivery),
-            Stage::Ready => match self.holding(lane, now) {
-                Some(hold) => hold,
-                None if lane.is_strict() && lane.in_flight > 0 => Hold { why: Why::Order, until: None },
-                None if !lane.has_slot() => Hold { why: Why::Concurrency, until: None },
-                None => Hold { why: Why::Turn, until: None },
-            },
-        };
-        Some(Explained::Waits(why))
-    }
-
-    /// Why something of this lane that the window does not hold waits.
-    pub fn explain_lane(&self, now: Timestamp, lane: LaneId) -> Hold {
-        let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
-        let hold = match lane {
-            Some(lane) => self.holding(lane, now),
-            None => self.paused_all.filter(|hold| hold.holds(now)),
-        };
-        let strict = lane.is_some_and(Lane::is_strict);
-        hold.unwrap_or(Hold { why: if strict { Why::Order } else { Why::Turn }, until: None })
-    }
-
-    fn explain_waiting(&self, delivery: &Delivery) -> Hold {
-        let why = match delivery.state {
-            State::AwaitingAck { .. } => Why::Ack,
-            State::Retry { .. } => Why::Backoff,
-            _ => Why::Scheduled,
-        };
-        Hold { why, until: delivery.state.due() }
-    }
-
     /// Whether it is being sent, or its outcome is being written.
     pub fn is_under_way(&self, id: DeliveryId) -> bool {
         self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
@@ -360,129 +316,6 @@ impl Queue {
     /// Moves between states that the table refused. Anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
         self.refused_moves
-    }
-
-    // --- gates ---
-
-    /// Puts a cut in force and says what of it is in flight: those may still arrive.
-    pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
-        let spared = self
-            .in_flight
-            .iter()
-            .filter(|id| id.0 <= upto)
-            .filter(|id| {
-                let delivery = &self.items[id].delivery;
-                match scope {
-                    Scope::Message(message) => delivery.message == message,
-                    Scope::Lane(lane) => delivery.lane == lane,
-                }
-            })
-            .copied()
-            .collect();
-        self.cuts.put(scope, upto, cause);
-        spared
-    }
-
-    /// Forgets a cut whose rows are all swept.
-    pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
-        self.cuts.forget(scope, upto);
-    }
-
-    /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.
-    pub fn end_row(&mut self, delivery: Delivery, place: Place, end: State) -> Option<Record> {
-        let id = delivery.id;
-        match self.items.get(&id).map(|item| item.stage) {
-            Some(Stage::InFlight | Stage::Recording) => None,
-            Some(Stage::Ready | Stage::Waiting) => Some(self.end(id, end)),
-            None => {
-                self.insert(delivery, place, Stage::Waiting);
-                Some(self.end(id, end))
-            }
-        }
-    }
-
-    /// Pauses everything.
-    pub fn pause_all(&mut self, hold: Hold) {
-        self.paused_all = Some(hold);
-        self.set_pause_timer(hold);
-    }
-
-    /// Pauses a tenant.
-    pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
-        self.paused_tenants.insert(tenant, hold);
-        self.set_pause_timer(hold);
-    }
-
-    /// Pauses a lane.
-    pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
-        let index = self.lane(lane);
-        self.lane_mut(index).paused = Some(hold);
-        if let Some(until) = hold.until {
-            self.timers.set(until, Timer::Lane(lane));
-        }
-    }
-
-    /// Ends a pause of everything.
-    pub fn resume_all(&mut self, now: Timestamp) {
-        self.paused_all = None;
-        self.ring_every_lane(now);
-    }
-
-    /// Ends a tenant's pause.
-    pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
-        self.paused_tenants.remove(&tenant);
-        self.ring_every_lane(now);
-    }
-
-    /// Ends a lane's pause.
-    pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
-        if let Some(index) = self.lane_index.get(&lane).copied() {
-            self.lane_mut(index).paused = None;
-            self.ring_lane(index, now);
-            self.drop_if_idle(index, now);
-        }
-    }
-
-    fn set_pause_timer(&mut self, hold: Hold) {
-        if let Some(until) = hold.until {
-            self.timers.set(until, Timer::Pause);
-        }
-    }
-
-    /// Holds a lane; of two holds the one that lasts longer counts.
-    fn hold(&mut self, lane: LaneId, hold: Hold) {
-        let index = self.lane(lane);
-        let lane_mut = self.lane_mut(index);
-        let longer = match (lane_mut.hold.map(|held| held.until), hold.until) {
-            (Some(None), _) => false,
-            (Some(Some(held)), Some(asked)) => asked > held,
-            _ => true,
-        };
-        if longer {
-            lane_mut.hold = Some(hold);
-            if let Some(until) = hold.until {
-                self.timers.set(until, Timer::Lane(lane));
-            }
-        }
-    }
-
-    /// What holds a lane, at any of its gates.
-    fn holding(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
-        if let Some(hold) = self.paused_all.filter(|hold| hold.holds(now)) {
-            return Some(hold);
-        }
-        if !self.paused_tenants.is_empty()
-            && let Some(settings) = &lane.settings
-            && let Some(hold) = self.paused_tenants.get(&settings.tenant).filter(|hold| hold.holds(now))
-        {
-            return Some(*hold);
-        }
-        lane.held(now)
-    }
-
-    fn may_send(&self, index: u32, now: Timestamp) -> bool {
-        let lane = self.lane_ref(index);
-        lane.has_slot() && self.holding(lane, now).is_none()
     }
 
     // --- one delivery's way through the window ---
@@ -547,6 +380,19 @@ impl Queue {
             }),
         });
         self.timers = timers;
+    }
+
+    /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.
+    pub fn end_row(&mut self, delivery: Delivery, place: Place, end: State) -> Option<Record> {
+        let id = delivery.id;
+        match self.items.get(&id).map(|item| item.stage) {
+            Some(Stage::InFlight | Stage::Recording) => None,
+            Some(Stage::Ready | Stage::Waiting) => Some(self.end(id, end)),
+            None => {
+                self.insert(delivery, place, Stage::Waiting);
+                Some(self.end(id, end))
+            }
+        }
     }
 
     /// Receipts that did not come in time become retries: what to record of each.

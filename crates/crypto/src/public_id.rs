@@ -50,15 +50,8 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: [Self; 7] = [
-        Self::Message,
-        Self::Delivery,
-        Self::Endpoint,
-        Self::Tenant,
-        Self::Credential,
-        Self::Replay,
-        Self::Key,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Message, Self::Delivery, Self::Endpoint, Self::Tenant, Self::Credential, Self::Replay, Self::Key];
 
     /// What its ids begin with.
     pub const fn prefix(self) -> &'static str {
@@ -143,14 +136,10 @@ impl IdKey {
 
     /// What an id says; `None` for anything this key did not make.
     pub fn open(&self, text: &str) -> Option<Opened> {
-        let (kind, digits) = Kind::ALL
-            .into_iter()
-            .find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
+        let (kind, digits) = Kind::ALL.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
         let mut value = parse_digits(digits.as_bytes())?;
         let (open_time, block) = value.split_at_mut(TIME_BYTES);
-        self.open
-            .decrypt(block, DecryptionContext::None)
-            .expect("a whole block");
+        self.open.decrypt(block, DecryptionContext::None).expect("a whole block");
 
         let genuine = block[0] == kind as u8 && block[9..15] == *open_time && block[15] == 0;
         genuine.then(|| Opened {
@@ -253,36 +242,13 @@ mod tests {
     #[test]
     fn an_id_once_given_out_keeps_its_meaning() {
         let cases = [
-            (
-                Kind::Message,
-                1,
-                1,
-                1_800_000_000_000,
-                "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18",
-            ),
-            (
-                Kind::Delivery,
-                0x12_3456,
-                0x12_3456_789a,
-                1_800_000_000_001,
-                "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h",
-            ),
-            (
-                Kind::Key,
-                WRITER_MAX,
-                SEQ_MAX,
-                TIME_MS_MAX,
-                "key_1zzzzzzzzzwc10nvwas72ktcfvtdnf4tm4jq",
-            ),
+            (Kind::Message, 1, 1, 1_800_000_000_000, "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18"),
+            (Kind::Delivery, 0x12_3456, 0x12_3456_789a, 1_800_000_000_001, "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h"),
+            (Kind::Key, WRITER_MAX, SEQ_MAX, TIME_MS_MAX, "key_1zzzzzzzzzwc10nvwas72ktcfvtdnf4tm4jq"),
             (Kind::Endpoint, 0, 0, 0, "ep_00000000004cq2ch93rzn3zs2cpgxcatjdqj"),
         ];
         for (kind, writer, seq, time_ms, text) in cases {
-            let opened = Opened {
-                kind,
-                writer,
-                seq,
-                time_ms,
-            };
+            let opened = Opened { kind, writer, seq, time_ms };
             assert_eq!(mint(&key(), opened), text);
             assert_eq!(key().open(text), Some(opened));
         }

@@ -177,20 +177,12 @@ pub fn verify(
 
 fn parse_timestamp(text: &str) -> Option<i64> {
     // `parse` alone would take a sign.
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        text.parse().ok()
-    } else {
-        None
-    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// The tag in one entry of the header; `None` for another version, or what cannot be a tag.
 fn parse_entry(entry: &str) -> Option<[u8; TAG_BYTES]> {
-    STANDARD
-        .decode(entry.strip_prefix(VERSION_PREFIX)?)
-        .ok()?
-        .try_into()
-        .ok()
+    STANDARD.decode(entry.strip_prefix(VERSION_PREFIX)?).ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -243,40 +235,21 @@ mod tests {
         let apart_seconds = TOLERANCE.as_secs() + 1;
         for sign in [1, -1] {
             check(&EXAMPLE, EXAMPLE_SECONDS + sign * 300, Ok(()));
-            check(
-                &EXAMPLE,
-                EXAMPLE_SECONDS + sign * 301,
-                Err(Refused::TooFarApart { apart_seconds }),
-            );
+            check(&EXAMPLE, EXAMPLE_SECONDS + sign * 301, Err(Refused::TooFarApart { apart_seconds }));
         }
     }
 
     #[test]
     fn a_timestamp_that_is_not_plain_digits_is_refused() {
-        for timestamp in [
-            "",
-            "+1614265330",
-            "-1",
-            "1614265330.0",
-            " 1614265330",
-            "16e8",
-            "99999999999999999999",
-            "१",
-        ] {
-            check(
-                &Received { timestamp, ..EXAMPLE },
-                EXAMPLE_SECONDS,
-                Err(Refused::Timestamp),
-            );
+        for timestamp in ["", "+1614265330", "-1", "1614265330.0", " 1614265330", "16e8", "99999999999999999999", "१"]
+        {
+            check(&Received { timestamp, ..EXAMPLE }, EXAMPLE_SECONDS, Err(Refused::Timestamp));
         }
     }
 
     #[test]
     fn an_empty_short_or_unknown_signature_is_refused() {
-        let tag = EXAMPLE
-            .signature
-            .strip_prefix("v1,")
-            .expect("the example is of version 1");
+        let tag = EXAMPLE.signature.strip_prefix("v1,").expect("the example is of version 1");
         let cases = [
             "",
             " ",
@@ -290,25 +263,14 @@ mod tests {
             &format!("V1,{tag}"),
         ];
         for signature in cases {
-            check(
-                &Received { signature, ..EXAMPLE },
-                EXAMPLE_SECONDS,
-                Err(Refused::NoMatch),
-            );
+            check(&Received { signature, ..EXAMPLE }, EXAMPLE_SECONDS, Err(Refused::NoMatch));
         }
     }
 
     #[test]
     fn entries_of_other_versions_beside_a_right_one_do_no_harm() {
         let signature = format!("v1a,AAAA v1,AAAA {} v9,x", EXAMPLE.signature);
-        check(
-            &Received {
-                signature: &signature,
-                ..EXAMPLE
-            },
-            EXAMPLE_SECONDS,
-            Ok(()),
-        );
+        check(&Received { signature: &signature, ..EXAMPLE }, EXAMPLE_SECONDS, Ok(()));
     }
 
     #[test]
@@ -316,16 +278,9 @@ mod tests {
         let [newest, older, foreign] = [(); 3].map(|()| Secret::generate());
         let both = [newest, older];
         let signature = sign(&both, "msg_1", 60, b"{}");
-        let alone = both
-            .each_ref()
-            .map(|secret| sign(std::slice::from_ref(secret), "msg_1", 60, b"{}"));
+        let alone = both.each_ref().map(|secret| sign(std::slice::from_ref(secret), "msg_1", 60, b"{}"));
         assert_eq!(signature, alone.join(" "));
-        let received = Received {
-            id: "msg_1",
-            timestamp: "60",
-            signature: &signature,
-            body: b"{}",
-        };
+        let received = Received { id: "msg_1", timestamp: "60", signature: &signature, body: b"{}" };
         for secret in both {
             assert_eq!(verify(&[secret], &received, 60, TOLERANCE), Ok(()));
         }

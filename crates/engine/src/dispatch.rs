@@ -29,6 +29,7 @@ use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
+use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
@@ -219,11 +220,9 @@ impl Dispatch {
         self.queue.take_spilling_changes()
     }
 
-    /// Why a delivery of this lane waits, as far as this owner knows.
-    pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId) -> Explained {
-        self.queue
-            .explain(now, delivery)
-            .unwrap_or_else(|| Explained::Waits(self.queue.explain_lane(now, lane)))
+    /// Why a delivery waits; `lane` and `state` are what its row says.
+    pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId, state: State) -> Explained {
+        self.queue.explain(now, delivery, lane, state)
     }
 
     /// What was counted.
@@ -388,8 +387,7 @@ impl Dispatch {
 
     fn write_what_is_decided(&mut self, effects: &mut Vec<Effect>) {
         if self.settling.is_empty() && !self.unsettled.is_empty() {
-            let batch: Vec<Settlement> =
-                self.unsettled.drain(..self.unsettled.len().min(SETTLE_BATCH_MAX)).collect();
+            let batch: Vec<Settlement> = self.unsettled.drain(..self.unsettled.len().min(SETTLE_BATCH_MAX)).collect();
             self.settling.extend(batch.iter().map(|settlement| settlement.record.delivery.id));
             effects.push(Effect::Store(Call::Settle(batch)));
         }

@@ -140,10 +140,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         );
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
-        let (driver, handle) =
-            Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
-        let engine =
-            Self { store, session, destinations, handle, clock, ids, sequence: AtomicU64::new(1) };
+        let (driver, handle) = Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
+        let engine = Self { store, session, destinations, handle, clock, ids, sequence: AtomicU64::new(1) };
         let run = async move {
             let ended = driver.run(stop).await;
             connector.close().await;
@@ -163,10 +161,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.ids.mint(kind, key.writer().number(), key.seq(), at)
     }
 
-    /// The key behind a public id, if it is one of this kind.
-    pub fn key(&self, kind: Kind, public_id: &str) -> Option<Key> {
+    /// The key behind a public id and when it was minted, if it is one of this kind.
+    pub fn opened(&self, kind: Kind, public_id: &str) -> Option<(Key, Timestamp)> {
         let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
-        Some(Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq))
+        let minted = Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?);
+        Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
     }
 
     /// Now, by the engine's clock.
@@ -225,7 +224,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let explained = if shown.delivery.state.is_terminal() {
             None
         } else {
-            match self.handle.ask(Command::Explain(id, shown.delivery.lane)).await? {
+            match self.handle.ask(Command::Explain(id, shown.delivery.lane, shown.delivery.state)).await? {
                 Answer::Explained(explained) => Some(explained),
                 _ => None,
             }

@@ -20,9 +20,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use posthaste_core::id::{EndpointId, Key, TenantId};
-use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Engine;
 use posthaste_store::Store;
@@ -44,12 +43,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
-/// What the handlers need: the engine, and the key that reads and writes public ids.
+/// What the handlers need.
 #[derive(Debug)]
 pub struct Api<S, C> {
     /// The engine's verbs.
     pub engine: Engine<S, C>,
-    ids: IdKey,
     tenant: TenantId,
     ready: AtomicBool,
     request_prefix: u32,
@@ -58,10 +56,10 @@ pub struct Api<S, C> {
 
 impl<S: Store, C: Clock> Api<S, C> {
     /// An API over this engine, whose requests are all `tenant`'s.
-    pub fn new(engine: Engine<S, C>, ids: IdKey, tenant: TenantId) -> Self {
+    pub fn new(engine: Engine<S, C>, tenant: TenantId) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
         let (ready, requests) = (AtomicBool::new(true), AtomicU64::new(0));
-        Self { engine, ids, tenant, ready, request_prefix, requests }
+        Self { engine, tenant, ready, request_prefix, requests }
     }
 
     /// Tells `/readyz` that the server is going down.
@@ -77,16 +75,8 @@ impl<S: Store, C: Clock> Api<S, C> {
         response.headers_mut().insert(REQUEST_ID, id);
     }
 
-    /// The key behind a public id and the time in it, if it is one of this kind.
-    fn opened(&self, kind: Kind, public_id: &str) -> Option<(Key, Timestamp)> {
-        let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
-        let writer = posthaste_core::WriterId::new(opened.writer)?;
-        let at = i64::try_from(opened.time_ms).ok()?;
-        Some((Key::new(writer, opened.seq), Timestamp::from_millis(at)))
-    }
-
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
-        self.engine.key(Kind::Endpoint, public_id).map(EndpointId)
+        self.engine.opened(Kind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
     }
 }
 

@@ -15,7 +15,6 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use posthaste_core::id::TenantId;
-use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::connector::System;
 use posthaste_engine::engine::{Engine, Settings};
@@ -72,12 +71,11 @@ pub async fn run<S: Store, C: Clock>(
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     settings.connector.rules.own_listen.push(listener.local_addr()?);
-    let ids = IdKey::from_bytes(*settings.ids.to_bytes());
     let drain = CancellationToken::new();
     let (engine, dispatch) = Engine::start(store, clock, settings, Arc::new(System), drain.clone()).await?;
     let mut dispatch_loop = JoinSet::new();
     dispatch_loop.spawn(dispatch);
-    let api = Arc::new(Api::new(engine, ids, TENANT));
+    let api = Arc::new(Api::new(engine, TENANT));
     let mut connections = JoinSet::new();
 
     let ended_early = accept(&api, &listener, &mut connections, &mut dispatch_loop, &stop).await;

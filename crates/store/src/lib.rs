@@ -54,8 +54,11 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send;
 
     /// Moves waiting rows behind the window of their queues.
-    fn spill(&self, session: Session, deliveries: Vec<DeliveryId>)
-    -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn spill(
+        &self,
+        session: Session,
+        deliveries: Vec<DeliveryId>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Reads pending rows; see [`Query`] for which.
     fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send;
@@ -89,5 +92,9 @@ pub trait Store: Send + Sync + 'static {
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
 
     /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
-    fn delivery(&self, id: DeliveryId, now: Timestamp) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+    fn delivery(
+        &self,
+        id: DeliveryId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
 }

@@ -100,8 +100,8 @@ impl Memory {
             }
         }
         let row = self.pending.get(&id);
-        let mine = settlement.epoch == session.epoch
-            && row.is_some_and(|row| row.delivery.attempts == record.attempts_before);
+        let mine =
+            settlement.epoch == session.epoch && row.is_some_and(|row| row.delivery.attempts == record.attempts_before);
         if !mine {
             return Settled::Stale;
         }
@@ -152,7 +152,9 @@ impl Memory {
             Query::Over { now } => self
                 .pending
                 .values()
-                .filter(|row| row.delivery.expiry.is_over(now) && !matches!(row.delivery.state, State::AwaitingAck { .. }))
+                .filter(|row| {
+                    row.delivery.expiry.is_over(now) && !matches!(row.delivery.state, State::AwaitingAck { .. })
+                })
                 .map(|row| row.delivery.id)
                 .take(limit)
                 .collect(),

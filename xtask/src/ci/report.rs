@@ -36,18 +36,12 @@ pub(super) enum Ended {
 impl Report {
     /// For a build machine, where nothing may be missing.
     pub(super) fn strict(steps: Vec<Step>) -> Self {
-        Self {
-            steps,
-            skipped_counts_as_failed: true,
-        }
+        Self { steps, skipped_counts_as_failed: true }
     }
 
     /// For a laptop.
     pub(super) fn lenient(steps: Vec<Step>) -> Self {
-        Self {
-            steps,
-            skipped_counts_as_failed: false,
-        }
+        Self { steps, skipped_counts_as_failed: false }
     }
 
     /// How many tests, checks and proofs failed.
@@ -59,51 +53,25 @@ impl Report {
     fn count(&self, step: &Step) -> Tally {
         let Tally { passed, failed } = step.tally;
         match step.ended {
-            Ended::Passed => Tally {
-                passed: passed.max(1),
-                failed,
-            },
-            Ended::Failed(_) => Tally {
-                passed,
-                failed: failed.max(1),
-            },
-            Ended::Skipped(_) => Tally {
-                passed: 0,
-                failed: u32::from(self.skipped_counts_as_failed),
-            },
+            Ended::Passed => Tally { passed: passed.max(1), failed },
+            Ended::Failed(_) => Tally { passed, failed: failed.max(1) },
+            Ended::Skipped(_) => Tally { passed: 0, failed: u32::from(self.skipped_counts_as_failed) },
         }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self
-            .steps
-            .iter()
-            .map(|step| step.name.len())
-            .max()
-            .unwrap_or(0)
-            .max("simulation".len());
+        let width = self.steps.iter().map(|step| step.name.len()).max().unwrap_or(0).max("simulation".len());
         writeln!(f, "{:width$}  seconds", "step")?;
         for step in &self.steps {
             writeln!(f, "{:width$}  {:7.1}", step.name, step.took.as_secs_f64())?;
         }
         writeln!(f, "\n{:width$}  seconds  budget", "group")?;
         for group in Group::ALL {
-            let took: Duration = self
-                .steps
-                .iter()
-                .filter(|step| step.group == group)
-                .map(|step| step.took)
-                .sum();
+            let took: Duration = self.steps.iter().filter(|step| step.group == group).map(|step| step.took).sum();
             let over = if took > group.budget() { "over" } else { "ok" };
-            writeln!(
-                f,
-                "{:width$}  {:7.1}  {:6}  {over}",
-                group.name(),
-                took.as_secs_f64(),
-                group.budget().as_secs()
-            )?;
+            writeln!(f, "{:width$}  {:7.1}  {:6}  {over}", group.name(), took.as_secs_f64(), group.budget().as_secs())?;
         }
         writeln!(f)?;
         for step in &self.steps {
@@ -112,22 +80,10 @@ impl fmt::Display for Report {
                 ended => writeln!(f, "{}: {ended}", step.name)?,
             }
         }
-        let total = self
-            .steps
-            .iter()
-            .map(|step| self.count(step))
-            .fold(Tally::default(), Add::add);
+        let total = self.steps.iter().map(|step| self.count(step)).fold(Tally::default(), Add::add);
         write!(f, "{} passed, {} failed", total.passed, total.failed)?;
-        let skipped = self
-            .steps
-            .iter()
-            .filter(|step| matches!(step.ended, Ended::Skipped(_)))
-            .count();
-        if skipped > 0 && !self.skipped_counts_as_failed {
-            write!(f, ", {skipped} skipped")
-        } else {
-            Ok(())
-        }
+        let skipped = self.steps.iter().filter(|step| matches!(step.ended, Ended::Skipped(_))).count();
+        if skipped > 0 && !self.skipped_counts_as_failed { write!(f, ", {skipped} skipped") } else { Ok(()) }
     }
 }
 
@@ -189,9 +145,7 @@ impl Tally {
         let counts = if line.trim_start().starts_with("Summary [") {
             line.split_once("run:").map(|(_, counts)| counts)
         } else {
-            line.strip_prefix("test result: ")
-                .and_then(|rest| rest.split_once(". "))
-                .map(|(_, counts)| counts)
+            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")).map(|(_, counts)| counts)
         };
         let mut tally = Self::default();
         for part in counts.unwrap_or_default().split([',', ';']) {
@@ -211,10 +165,7 @@ impl Add for Tally {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            passed: self.passed + other.passed,
-            failed: self.failed + other.failed,
-        }
+        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
     }
 }
 
@@ -232,21 +183,9 @@ mod tests {
     fn summaries_of_both_test_runners_are_counted() {
         let cases = [
             ("     Summary [   0.011s] 3 tests run: 3 passed, 0 skipped", 3, 0),
-            (
-                "     Summary [   9.011s] 6 tests run: 3 passed (1 slow), 2 failed, 1 timed out, 0 skipped",
-                3,
-                3,
-            ),
-            (
-                "     Summary [   0.2s] 2/5 tests run: 1 passed, 1 exec failed, 0 skipped",
-                1,
-                1,
-            ),
-            (
-                "test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-                7,
-                0,
-            ),
+            ("     Summary [   9.011s] 6 tests run: 3 passed (1 slow), 2 failed, 1 timed out, 0 skipped", 3, 3),
+            ("     Summary [   0.2s] 2/5 tests run: 1 passed, 1 exec failed, 0 skipped", 1, 1),
+            ("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s", 7, 0),
             ("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured", 1, 2),
             ("        PASS [   0.005s] 9 passed or so", 0, 0),
         ];
@@ -256,13 +195,7 @@ mod tests {
     }
 
     fn step(name: &str, ended: Ended) -> Step {
-        Step {
-            name: name.to_owned(),
-            group: Group::Checks,
-            took: Duration::ZERO,
-            tally: Tally::default(),
-            ended,
-        }
+        Step { name: name.to_owned(), group: Group::Checks, took: Duration::ZERO, tally: Tally::default(), ended }
     }
 
     fn last_line(report: &Report) -> String {
@@ -271,40 +204,22 @@ mod tests {
 
     #[test]
     fn a_skipped_step_fails_a_build_machine_and_not_a_laptop() {
-        let steps = || {
-            vec![
-                step("format", Ended::Passed),
-                step("licences", Ended::Skipped("no tool".to_owned())),
-            ]
-        };
+        let steps = || vec![step("format", Ended::Passed), step("licences", Ended::Skipped("no tool".to_owned()))];
         let (strict, lenient) = (Report::strict(steps()), Report::lenient(steps()));
-        assert_eq!(
-            (strict.failed(), last_line(&strict)),
-            (1, "1 passed, 1 failed".to_owned())
-        );
-        assert_eq!(
-            (lenient.failed(), last_line(&lenient)),
-            (0, "1 passed, 0 failed, 1 skipped".to_owned())
-        );
+        assert_eq!((strict.failed(), last_line(&strict)), (1, "1 passed, 1 failed".to_owned()));
+        assert_eq!((lenient.failed(), last_line(&lenient)), (0, "1 passed, 0 failed, 1 skipped".to_owned()));
     }
 
     #[test]
     fn a_test_run_that_broke_before_it_counted_has_failed_once() {
         let broken = Report::lenient(vec![step("tests", Ended::Failed("cargo test".to_owned()))]);
-        assert_eq!(
-            (broken.failed(), last_line(&broken)),
-            (1, "0 passed, 1 failed".to_owned())
-        );
+        assert_eq!((broken.failed(), last_line(&broken)), (1, "0 passed, 1 failed".to_owned()));
     }
 
     #[test]
     fn a_group_over_its_budget_is_marked() {
         let took = Group::Unit.budget() + Duration::from_secs(1);
-        let slow = Step {
-            group: Group::Unit,
-            took,
-            ..step("tests", Ended::Passed)
-        };
+        let slow = Step { group: Group::Unit, took, ..step("tests", Ended::Passed) };
         let text = Report::lenient(vec![slow]).to_string();
         let marked: Vec<_> = text.lines().filter(|line| line.ends_with("over")).collect();
         assert_eq!(marked.len(), 1, "{text}");

@@ -16,27 +16,10 @@ const ROOMS: &[Room] = &[
     Room {
         name: "core",
         may_know: &[],
-        must_not_know: &[
-            "tokio",
-            "serde",
-            "rand",
-            "fastrand",
-            "getrandom",
-            "chrono",
-            "jiff",
-            "http",
-        ],
+        must_not_know: &["tokio", "serde", "rand", "fastrand", "getrandom", "chrono", "jiff", "http"],
     },
-    Room {
-        name: "crypto",
-        may_know: &[],
-        must_not_know: &["tokio", "anyhow", "clap"],
-    },
-    Room {
-        name: "store",
-        may_know: &["core", "crypto"],
-        must_not_know: &["http", "hyper", "axum", "anyhow", "clap"],
-    },
+    Room { name: "crypto", may_know: &[], must_not_know: &["tokio", "anyhow", "clap"] },
+    Room { name: "store", may_know: &["core", "crypto"], must_not_know: &["http", "hyper", "axum", "anyhow", "clap"] },
     Room {
         name: "channels",
         may_know: &["core", "crypto"],
@@ -62,11 +45,7 @@ const ROOMS: &[Room] = &[
         may_know: &["core", "crypto", "store", "channels", "engine", "server", "testkit"],
         must_not_know: &["rusqlite"],
     },
-    Room {
-        name: "xtask",
-        may_know: &["core"],
-        must_not_know: &[],
-    },
+    Room { name: "xtask", may_know: &["core"], must_not_know: &[] },
 ];
 
 /// A manifest names only crates below its own.
@@ -82,11 +61,7 @@ pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
         .filter(|(_, other)| !room.may_know.contains(other))
         .map(|(at, other)| {
             let what = format!("{name} must not know {other}");
-            file.complaint(
-                at,
-                what,
-                "arrows point downwards only: move what is shared into a lower crate",
-            )
+            file.complaint(at, what, "arrows point downwards only: move what is shared into a lower crate")
         })
         .collect()
 }
@@ -101,27 +76,19 @@ pub(super) fn check_foreign_crates(file: &SourceFile) -> Vec<Complaint> {
         .filter(|(_, dependency)| room.must_not_know.contains(dependency))
         .map(|(at, dependency)| {
             let what = format!("{} must not know {dependency}", room.name);
-            file.complaint(
-                at,
-                what,
-                "do this in the crate whose purpose it is, and pass the result in",
-            )
+            file.complaint(at, what, "do this in the crate whose purpose it is, and pass the result in")
         })
         .collect();
     if room.name == "core" {
         let own = dependencies(section(&file.text, "[dependencies]"));
         let start = file.text.find("[dependencies]").unwrap_or(0);
-        complaints.extend(
-            own.into_iter()
-                .filter(|(_, name)| !room.must_not_know.contains(name))
-                .map(|(at, name)| {
-                    file.complaint(
-                        start + at,
-                        format!("core depends on {name}"),
-                        "the core has no dependencies: write it, or pass it in",
-                    )
-                }),
-        );
+        complaints.extend(own.into_iter().filter(|(_, name)| !room.must_not_know.contains(name)).map(|(at, name)| {
+            file.complaint(
+                start + at,
+                format!("core depends on {name}"),
+                "the core has no dependencies: write it, or pass it in",
+            )
+        }));
     }
     complaints
 }
@@ -131,9 +98,7 @@ fn package(file: &SourceFile) -> Option<&str> {
     if !file.path.ends_with("/Cargo.toml") {
         return None;
     }
-    let line = section(&file.text, "[package]")
-        .lines()
-        .find(|line| line.starts_with("name"))?;
+    let line = section(&file.text, "[package]").lines().find(|line| line.starts_with("name"))?;
     let name = line.split('"').nth(1)?;
     Some(name.strip_prefix("posthaste-").unwrap_or(name))
 }
@@ -182,26 +147,19 @@ mod tests {
 
     #[test]
     fn an_arrow_upwards_is_caught() {
-        let upwards = manifest(
-            "store",
-            "[dependencies]\nposthaste-core.workspace = true\nposthaste-engine.workspace = true",
-        );
+        let upwards =
+            manifest("store", "[dependencies]\nposthaste-core.workspace = true\nposthaste-engine.workspace = true");
         check(check_arrows, "crates/store/Cargo.toml", &upwards, &[6]);
         let sideways = manifest("channels", "[dependencies.posthaste-store]\nworkspace = true");
         check(check_arrows, "crates/channels/Cargo.toml", &sideways, &[4]);
-        let in_tests = manifest(
-            "engine",
-            "[dev-dependencies]\nposthaste-testkit = { path = \"../testkit\" }",
-        );
+        let in_tests = manifest("engine", "[dev-dependencies]\nposthaste-testkit = { path = \"../testkit\" }");
         check(check_arrows, "crates/engine/Cargo.toml", &in_tests, &[5]);
     }
 
     #[test]
     fn an_arrow_downwards_is_fine() {
-        let down = manifest(
-            "engine",
-            "[dependencies]\nposthaste-core.workspace = true\nposthaste-store.workspace = true",
-        );
+        let down =
+            manifest("engine", "[dependencies]\nposthaste-core.workspace = true\nposthaste-store.workspace = true");
         check(check_arrows, "crates/engine/Cargo.toml", &down, &[]);
     }
 
@@ -212,29 +170,18 @@ mod tests {
 
     #[test]
     fn another_rooms_business_is_caught() {
-        let sql = manifest(
-            "server",
-            "[dependencies]\nhttp.workspace = true\nrusqlite.workspace = true",
-        );
+        let sql = manifest("server", "[dependencies]\nhttp.workspace = true\nrusqlite.workspace = true");
         check(check_foreign_crates, "crates/server/Cargo.toml", &sql, &[6]);
-        let clock = manifest(
-            "core",
-            "[dev-dependencies]\nproptest.workspace = true\ntokio.workspace = true",
-        );
+        let clock = manifest("core", "[dev-dependencies]\nproptest.workspace = true\ntokio.workspace = true");
         check(check_foreign_crates, "crates/core/Cargo.toml", &clock, &[6]);
     }
 
     #[test]
     fn the_core_depends_on_nothing_but_its_tests_may() {
-        let one = manifest(
-            "core",
-            "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\nproptest.workspace = true",
-        );
+        let one =
+            manifest("core", "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\nproptest.workspace = true");
         check(check_foreign_crates, "crates/core/Cargo.toml", &one, &[5]);
-        let none = manifest(
-            "core",
-            "[dependencies]\n\n[dev-dependencies]\nproptest.workspace = true",
-        );
+        let none = manifest("core", "[dependencies]\n\n[dev-dependencies]\nproptest.workspace = true");
         check(check_foreign_crates, "crates/core/Cargo.toml", &none, &[]);
     }
 }

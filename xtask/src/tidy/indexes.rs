@@ -52,11 +52,7 @@ fn index_on_pending<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> 
     }
     let name = words.next()?;
     // An index may go without a name: it then says at once what it is on.
-    let (name, table) = if name == "on" {
-        ("without a name", words.next()?)
-    } else {
-        (name, words.nth(1)?)
-    };
+    let (name, table) = if name == "on" { ("without a name", words.next()?) } else { (name, words.nth(1)?) };
     (table == "delivery").then(|| name.to_owned())
 }
 
@@ -84,24 +80,14 @@ mod tests {
 
     #[test]
     fn a_new_index_of_the_pending_table_is_caught() {
-        check(
-            check_indexes,
-            "crates/store/src/schema.sql",
-            "\nCREATE INDEX by_dest ON delivery(dest, id);",
-            &[2],
-        );
+        check(check_indexes, "crates/store/src/schema.sql", "\nCREATE INDEX by_dest ON delivery(dest, id);", &[2]);
         check(
             check_indexes,
             "crates/store/src/sqlite.rs",
             "\"create unique index if not exists x\n on delivery (id)\"",
             &[1],
         );
-        check(
-            check_indexes,
-            "crates/store/src/schema.sql",
-            "CREATE INDEX ON delivery (due);",
-            &[1],
-        );
+        check(check_indexes, "crates/store/src/schema.sql", "CREATE INDEX ON delivery (due);", &[1]);
     }
 
     #[test]
@@ -112,17 +98,7 @@ mod tests {
             "CREATE INDEX delivery_late ON delivery(shard, due) WHERE state = 1;",
             &[],
         );
-        check(
-            check_indexes,
-            "crates/store/src/schema.sql",
-            "CREATE INDEX dead_by_cause ON dead(cause);",
-            &[],
-        );
-        check(
-            check_indexes,
-            "crates/store/src/schema.sql",
-            "CREATE TABLE delivery (id INTEGER PRIMARY KEY);",
-            &[],
-        );
+        check(check_indexes, "crates/store/src/schema.sql", "CREATE INDEX dead_by_cause ON dead(cause);", &[]);
+        check(check_indexes, "crates/store/src/schema.sql", "CREATE TABLE delivery (id INTEGER PRIMARY KEY);", &[]);
     }
 }

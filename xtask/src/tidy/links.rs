@@ -29,12 +29,7 @@ fn broken(file: &SourceFile, target: &str) -> Option<String> {
     let page = if path.is_empty() {
         file.text.clone()
     } else {
-        let folder = file
-            .root
-            .join(&file.path)
-            .parent()
-            .map(Path::to_owned)
-            .unwrap_or_default();
+        let folder = file.root.join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
         let linked = folder.join(path);
         if !linked.exists() {
             return Some(format!("the link to {target} leads to no file"));
@@ -57,11 +52,7 @@ fn links(page: &str) -> Vec<Range<usize>> {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
         } else if !fenced {
-            found.extend(
-                links_of_line(line)
-                    .into_iter()
-                    .map(|place| start + place.start..start + place.end),
-            );
+            found.extend(links_of_line(line).into_iter().map(|place| start + place.start..start + place.end));
         }
         start += line.len();
     }
@@ -101,30 +92,15 @@ mod tests {
     #[test]
     fn a_link_to_nowhere_is_caught() {
         check(check_links, "docs/a.md", "\n[gone](no-such-page.md)", &[2]);
-        check(
-            check_links,
-            "a.md",
-            "# One thing\n[there](#one-thing) [not there](#another)",
-            &[2],
-        );
+        check(check_links, "a.md", "# One thing\n[there](#one-thing) [not there](#another)", &[2]);
     }
 
     #[test]
     fn links_that_lead_somewhere_are_fine() {
-        check(
-            check_links,
-            "a.md",
-            "[manifest](Cargo.toml) and [xtask](xtask/src/main.rs)",
-            &[],
-        );
+        check(check_links, "a.md", "[manifest](Cargo.toml) and [xtask](xtask/src/main.rs)", &[]);
         check(check_links, "docs/a.md", "[up](../Cargo.toml)", &[]);
         check(check_links, "a.md", "[elsewhere](https://example.com/x)", &[]);
-        check(
-            check_links,
-            "a.md",
-            "`[code](nowhere.md)`\n```\n[code](nowhere.md)\n```\n",
-            &[],
-        );
+        check(check_links, "a.md", "`[code](nowhere.md)`\n```\n[code](nowhere.md)\n```\n", &[]);
     }
 
     #[test]

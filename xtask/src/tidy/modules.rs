@@ -20,11 +20,7 @@ pub(super) fn check_no_mod_rs(file: &SourceFile) -> Vec<Complaint> {
     if !file.path.ends_with("/mod.rs") {
         return Vec::new();
     }
-    vec![file.complaint(
-        0,
-        "a module named mod.rs",
-        "name it after its folder and put it beside it",
-    )]
+    vec![file.complaint(0, "a module named mod.rs", "name it after its folder and put it beside it")]
 }
 
 #[cfg(test)]
@@ -35,12 +31,7 @@ mod tests {
     #[test]
     fn a_module_without_a_word_is_caught() {
         check(check_module_docs, "crates/core/src/retry.rs", "use std::fmt;\n", &[1]);
-        check(
-            check_module_docs,
-            "crates/core/src/retry.rs",
-            "//! When to try again.\n",
-            &[],
-        );
+        check(check_module_docs, "crates/core/src/retry.rs", "//! When to try again.\n", &[]);
         check(check_module_docs, "crates/core/tests/it/main.rs", "mod a;\n", &[]);
     }
 

@@ -30,34 +30,14 @@ mod tests {
 
     #[test]
     fn a_clock_or_dice_in_the_core_is_caught() {
-        check(
-            check_purity,
-            "crates/core/src/retry.rs",
-            "fn now() {\n    std::time::SystemTime::now()\n}\n",
-            &[2],
-        );
-        check(
-            check_purity,
-            "crates/core/src/retry.rs",
-            "let lanes = HashMap::new();\n",
-            &[1],
-        );
-        check(
-            check_purity,
-            "crates/core/src/queue/lane.rs",
-            "use std::{env, fs};\n",
-            &[1],
-        );
+        check(check_purity, "crates/core/src/retry.rs", "fn now() {\n    std::time::SystemTime::now()\n}\n", &[2]);
+        check(check_purity, "crates/core/src/retry.rs", "let lanes = HashMap::new();\n", &[1]);
+        check(check_purity, "crates/core/src/queue/lane.rs", "use std::{env, fs};\n", &[1]);
     }
 
     #[test]
     fn words_about_clocks_and_clocks_elsewhere_are_fine() {
-        check(
-            check_purity,
-            "crates/core/src/retry.rs",
-            "//! No SystemTime here.\nuse std::time::Duration;\n",
-            &[],
-        );
+        check(check_purity, "crates/core/src/retry.rs", "//! No SystemTime here.\nuse std::time::Duration;\n", &[]);
         check(check_purity, "crates/engine/src/clock.rs", "SystemTime::now()", &[]);
     }
 }

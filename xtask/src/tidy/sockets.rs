@@ -4,13 +4,8 @@ use super::source::{Complaint, SourceFile};
 
 /// Who may open a connection outwards: the connector; receivers that misbehave; and the commands
 /// that measure or show the server from outside.
-const HOMES: &[&str] = &[
-    "crates/engine/src/connector",
-    "crates/testkit/",
-    "crates/cli/src/bench",
-    "crates/cli/src/demo",
-    "xtask/",
-];
+const HOMES: &[&str] =
+    &["crates/engine/src/connector", "crates/testkit/", "crates/cli/src/bench", "crates/cli/src/demo", "xtask/"];
 
 const WAYS_OUT: &[&str] = &[
     "TcpStream::connect",
@@ -48,28 +43,13 @@ mod tests {
 
     #[test]
     fn a_second_way_out_is_caught() {
-        check(
-            check_sockets,
-            "crates/server/src/health.rs",
-            "//! Health.\nlet s = TcpStream::connect(a).await;",
-            &[2],
-        );
-        check(
-            check_sockets,
-            "crates/engine/src/dispatch.rs",
-            "tokio::net::UdpSocket::bind(a)",
-            &[1],
-        );
+        check(check_sockets, "crates/server/src/health.rs", "//! Health.\nlet s = TcpStream::connect(a).await;", &[2]);
+        check(check_sockets, "crates/engine/src/dispatch.rs", "tokio::net::UdpSocket::bind(a)", &[1]);
     }
 
     #[test]
     fn the_connector_and_tests_may_connect() {
-        check(
-            check_sockets,
-            "crates/engine/src/connector/dial.rs",
-            "TcpStream::connect(a)",
-            &[],
-        );
+        check(check_sockets, "crates/engine/src/connector/dial.rs", "TcpStream::connect(a)", &[]);
         check(
             check_sockets,
             "crates/server/src/api.rs",

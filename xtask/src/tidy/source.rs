@@ -39,34 +39,15 @@ impl fmt::Display for Complaint {
 impl SourceFile {
     /// The file at `path` with that text.
     pub(super) fn new(root: &Path, path: &str, text: &str) -> Self {
-        let code = if path.ends_with(".rs") {
-            blanked(text)
-        } else {
-            String::new()
-        };
-        let tests = if is_test_path(path) {
-            std::iter::once(0..code.len()).collect()
-        } else {
-            test_items(&code)
-        };
-        Self {
-            root: root.to_owned(),
-            path: path.to_owned(),
-            text: text.to_owned(),
-            code,
-            tests,
-        }
+        let code = if path.ends_with(".rs") { blanked(text) } else { String::new() };
+        let tests = if is_test_path(path) { std::iter::once(0..code.len()).collect() } else { test_items(&code) };
+        Self { root: root.to_owned(), path: path.to_owned(), text: text.to_owned(), code, tests }
     }
 
     /// A complaint about the place `at`.
     pub(super) fn complaint(&self, at: usize, what: impl Into<String>, instead: &'static str) -> Complaint {
         let line = self.text[..at].matches('\n').count() + 1;
-        Complaint {
-            path: self.path.clone(),
-            line,
-            what: what.into(),
-            instead,
-        }
+        Complaint { path: self.path.clone(), line, what: what.into(), instead }
     }
 
     /// Where `words` stand in the code, as words and not as parts of longer names.
@@ -101,11 +82,7 @@ pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for path in paths {
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let name = path
-            .strip_prefix(root)
-            .unwrap_or(&path)
-            .to_string_lossy()
-            .replace('\\', "/");
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
         // What is not UTF-8 is no text: an image, a fixture.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(SourceFile::new(root, &name, &text));
@@ -144,9 +121,7 @@ fn is_test_path(path: &str) -> bool {
 
 /// The items behind `#[cfg(test)]`: from the attribute to the end of the braces that follow.
 fn test_items(code: &str) -> Vec<Range<usize>> {
-    code.match_indices("#[cfg(test)]")
-        .map(|(start, _)| start..end_of_item(code, start))
-        .collect()
+    code.match_indices("#[cfg(test)]").map(|(start, _)| start..end_of_item(code, start)).collect()
 }
 
 fn end_of_item(code: &str, start: usize) -> usize {
@@ -201,10 +176,7 @@ fn end_of_literal(rest: &str, before: Option<char>) -> Option<usize> {
         return (first == '\\' || second == '\'').then(|| end_of_quotes(rest, '\''));
     }
     let in_a_name = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    let raw = ["r", "br", "cr"]
-        .iter()
-        .find_map(|prefix| rest.strip_prefix(prefix))
-        .filter(|_| !in_a_name)?;
+    let raw = ["r", "br", "cr"].iter().find_map(|prefix| rest.strip_prefix(prefix)).filter(|_| !in_a_name)?;
     let hashes = raw.bytes().take_while(|byte| *byte == b'#').count();
     let body = raw[hashes..].strip_prefix('"')?;
     let close = format!("\"{}", "#".repeat(hashes));
@@ -294,10 +266,7 @@ mod tests {
             "crates/core/src/a.rs",
             "fn a() {}\n#[cfg(test)]\nmod t { fn b() {} }\nfn c() {}",
         );
-        let tested: Vec<_> = ["a", "b", "c"]
-            .iter()
-            .map(|name| file.is_test(file.find(name)[0]))
-            .collect();
+        let tested: Vec<_> = ["a", "b", "c"].iter().map(|name| file.is_test(file.find(name)[0])).collect();
         assert_eq!(tested, [false, true, false]);
     }
 
@@ -315,9 +284,6 @@ mod tests {
     #[test]
     fn a_complaint_reads_place_what_and_instead() {
         let file = SourceFile::new(Path::new(""), "a.md", "x\ny\n");
-        assert_eq!(
-            file.complaint(2, "y is here", "write z").to_string(),
-            "a.md:2: y is here: write z"
-        );
+        assert_eq!(file.complaint(2, "y is here", "write z").to_string(), "a.md:2: y is here: write z");
     }
 }

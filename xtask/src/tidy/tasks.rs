@@ -43,9 +43,7 @@ pub(super) fn check_select_is_biased(file: &SourceFile) -> Vec<Complaint> {
     file.find("select!")
         .into_iter()
         .filter(|at| {
-            let body = file.code[at + "select!".len()..]
-                .trim_start()
-                .trim_start_matches(['{', '(']);
+            let body = file.code[at + "select!".len()..].trim_start().trim_start_matches(['{', '(']);
             !body.trim_start().starts_with("biased;")
         })
         .map(|at| {
@@ -65,12 +63,7 @@ mod tests {
 
     #[test]
     fn a_task_without_an_owner_is_caught() {
-        check(
-            check_spawn,
-            "crates/engine/src/dispatch.rs",
-            "fn f() {\n    tokio::spawn(g());\n}",
-            &[2],
-        );
+        check(check_spawn, "crates/engine/src/dispatch.rs", "fn f() {\n    tokio::spawn(g());\n}", &[2]);
         check(check_spawn, "crates/server/src/api.rs", "set.spawn(g());", &[1]);
     }
 
@@ -83,22 +76,12 @@ mod tests {
             "#[cfg(test)]\nmod tests { fn f() { tokio::spawn(g()); } }",
             &[],
         );
-        check(
-            check_spawn,
-            "crates/engine/src/driver.rs",
-            "// never spawn here\nlet respawned = 1;",
-            &[],
-        );
+        check(check_spawn, "crates/engine/src/driver.rs", "// never spawn here\nlet respawned = 1;", &[]);
     }
 
     #[test]
     fn a_select_that_rolls_dice_is_caught() {
-        check(
-            check_select_is_biased,
-            "crates/engine/src/driver.rs",
-            "tokio::select! {\n    a = b() => {}\n}",
-            &[1],
-        );
+        check(check_select_is_biased, "crates/engine/src/driver.rs", "tokio::select! {\n    a = b() => {}\n}", &[1]);
         check(
             check_select_is_biased,
             "crates/engine/src/driver.rs",

@@ -6,20 +6,13 @@ use super::source::{Complaint, SourceFile};
 pub(super) fn check_attributes(file: &SourceFile) -> Vec<Complaint> {
     let attributes = [
         ("ignore", "a test that does not run", "mend it or delete it"),
-        (
-            "should_panic",
-            "a test that passes on any panic",
-            "return the error and compare it",
-        ),
+        ("should_panic", "a test that passes on any panic", "return the error and compare it"),
     ];
     attributes
         .into_iter()
         .flat_map(|(name, what, instead)| {
             let is_attribute = |at: &usize| file.code[..*at].trim_end().ends_with("#[");
-            file.find(name)
-                .into_iter()
-                .filter(is_attribute)
-                .map(move |at| file.complaint(at, what, instead))
+            file.find(name).into_iter().filter(is_attribute).map(move |at| file.complaint(at, what, instead))
         })
         .collect()
 }
@@ -30,13 +23,7 @@ pub(super) fn check_sleep(file: &SourceFile) -> Vec<Complaint> {
         .iter()
         .flat_map(|sleep| file.find(sleep))
         .filter(|at| file.is_test(*at))
-        .map(|at| {
-            file.complaint(
-                at,
-                "a test that sleeps",
-                "wait for the event itself, or turn a clock by hand",
-            )
-        })
+        .map(|at| file.complaint(at, "a test that sleeps", "wait for the event itself, or turn a clock by hand"))
         .collect()
 }
 
@@ -47,51 +34,26 @@ mod tests {
 
     #[test]
     fn tests_that_are_off_or_expect_any_panic_are_caught() {
-        check(
-            check_attributes,
-            "crates/core/src/a.rs",
-            "#[test]\n#[ignore]\nfn f() {}",
-            &[2],
-        );
-        check(
-            check_attributes,
-            "crates/core/src/a.rs",
-            "#[test]\n#[ignore = \"slow\"]\nfn f() {}",
-            &[2],
-        );
+        check(check_attributes, "crates/core/src/a.rs", "#[test]\n#[ignore]\nfn f() {}", &[2]);
+        check(check_attributes, "crates/core/src/a.rs", "#[test]\n#[ignore = \"slow\"]\nfn f() {}", &[2]);
         check(
             check_attributes,
             "crates/core/tests/it/a.rs",
             "#[test]\n#[should_panic(expected = \"x\")]\nfn f() {}",
             &[2],
         );
-        check(
-            check_attributes,
-            "crates/core/src/a.rs",
-            "fn ignore(should_panic: u8) {}",
-            &[],
-        );
+        check(check_attributes, "crates/core/src/a.rs", "fn ignore(should_panic: u8) {}", &[]);
     }
 
     #[test]
     fn a_sleeping_test_is_caught() {
-        check(
-            check_sleep,
-            "crates/server/tests/it/a.rs",
-            "fn f() {\n    std::thread::sleep(d);\n}",
-            &[2],
-        );
+        check(check_sleep, "crates/server/tests/it/a.rs", "fn f() {\n    std::thread::sleep(d);\n}", &[2]);
         check(
             check_sleep,
             "crates/engine/src/a.rs",
             "#[cfg(test)]\nmod tests {\n    fn f() { tokio::time::sleep(d).await }\n}",
             &[3],
         );
-        check(
-            check_sleep,
-            "crates/engine/src/driver.rs",
-            "tokio::time::sleep_until(t).await",
-            &[],
-        );
+        check(check_sleep, "crates/engine/src/driver.rs", "tokio::time::sleep_until(t).await", &[]);
     }
 }

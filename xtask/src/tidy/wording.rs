@@ -15,20 +15,13 @@ pub(super) fn check_owners(file: &SourceFile) -> Vec<Complaint> {
         .flat_map(|note| find_word(&file.text, note).into_iter().map(move |at| (at, note)))
         .filter(|(at, note)| !has_owner(&file.text[at + note.len()..]))
         .map(|(at, note)| {
-            file.complaint(
-                at,
-                format!("a {note} of nobody"),
-                "do it, drop it, or name its owner in brackets behind it",
-            )
+            file.complaint(at, format!("a {note} of nobody"), "do it, drop it, or name its owner in brackets behind it")
         })
         .collect()
 }
 
 fn has_owner(behind: &str) -> bool {
-    let owner = behind
-        .strip_prefix('(')
-        .and_then(|rest| rest.split_once(')'))
-        .map(|(owner, _)| owner);
+    let owner = behind.strip_prefix('(').and_then(|rest| rest.split_once(')')).map(|(owner, _)| owner);
     owner.is_some_and(|owner| !owner.is_empty() && !owner.contains(char::is_whitespace))
 }
 
@@ -48,12 +41,7 @@ pub(super) fn check_hosts(file: &SourceFile) -> Vec<Complaint> {
         concat!("docker", ".io"),
         concat!("quay", ".io"),
     ];
-    complain(
-        file,
-        &hosts,
-        "names a package registry",
-        "name the package and leave its place to the machine's settings",
-    )
+    complain(file, &hosts, "names a package registry", "name the package and leave its place to the machine's settings")
 }
 
 /// The project reads the same wherever it was written.
@@ -75,12 +63,7 @@ pub(super) fn check_workplace(file: &SourceFile) -> Vec<Complaint> {
         concat!("AI ", "agent"),
         concat!("coding ", "agent"),
     ];
-    complain(
-        file,
-        &words,
-        "speaks of a workplace",
-        "say it in the project's own words",
-    )
+    complain(file, &words, "speaks of a workplace", "say it in the project's own words")
 }
 
 fn complain(file: &SourceFile, words: &[&str], what: &str, instead: &'static str) -> Vec<Complaint> {
@@ -109,35 +92,15 @@ mod tests {
 
     #[test]
     fn a_registrys_host_is_caught() {
-        check(
-            check_hosts,
-            "README.md",
-            concat!("\nGet it from https://crates", ".io/"),
-            &[2],
-        );
-        check(
-            check_hosts,
-            "Cargo.lock",
-            concat!("source = \"registry+https://example.com/crates", ".io-index\""),
-            &[],
-        );
+        check(check_hosts, "README.md", concat!("\nGet it from https://crates", ".io/"), &[2]);
+        check(check_hosts, "Cargo.lock", concat!("source = \"registry+https://example.com/crates", ".io-index\""), &[]);
     }
 
     #[test]
     fn a_workplace_is_caught() {
         check(check_workplace, "docs/a.md", concat!("see /wo", "rk/main"), &[1]);
-        check(
-            check_workplace,
-            "crates/core/src/a.rs",
-            concat!("//! See `sto", "rage.md` 5."),
-            &[1],
-        );
-        check(
-            check_workplace,
-            "docs/a.md",
-            "the network / a framework/ something",
-            &[],
-        );
+        check(check_workplace, "crates/core/src/a.rs", concat!("//! See `sto", "rage.md` 5."), &[1]);
+        check(check_workplace, "docs/a.md", "the network / a framework/ something", &[]);
         check(check_workplace, "docs/a.md", "see ARCHITECTURE.md", &[]);
     }
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::delivery::{Compact, Expiry};
 use crate::policy::{JitterSpec, Policy, PolicySpec};
+use crate::{Cause, Why};
 use model::{LANES, Model};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);

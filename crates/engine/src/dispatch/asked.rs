@@ -30,8 +30,8 @@ pub enum Command {
     Resume(PauseScope),
     /// A signed receipt came for this delivery.
     Receipt(DeliveryId),
-    /// Why does a delivery of this lane wait?
-    Explain(DeliveryId, LaneId),
+    /// Why does a delivery wait whose row has this lane and state?
+    Explain(DeliveryId, LaneId, State),
 }
 
 /// What became of a [`Command`].
@@ -70,8 +70,8 @@ impl Dispatch {
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope) => effects.push(Effect::Store(Call::Resume(scope, ticket))),
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
-            Command::Explain(delivery, lane) => {
-                let explained = self.explain(now, delivery, lane);
+            Command::Explain(delivery, lane, state) => {
+                let explained = self.explain(now, delivery, lane, state);
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
             }
         }

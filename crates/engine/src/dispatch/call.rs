@@ -5,9 +5,7 @@ use std::sync::Arc;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed};
-use posthaste_store::{
-    Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError,
-};
+use posthaste_store::{Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
 
 use super::Departure;
 use super::asked::Ticket;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
+use posthaste_core::Why;
 use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
-use posthaste_core::{Hold, Why};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::View;
@@ -27,7 +27,7 @@ pub async fn show<S: Store, C: Clock>(
 ) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("delivery");
-    let (key, accepted_at) = api.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
+    let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(api.tenant, DeliveryId(key)).await?.ok_or_else(unknown)?;
     let endpoint = EndpointId(view.shown.delivery.lane.0);
     let endpoint = api.engine.endpoint(api.tenant, endpoint).await?.ok_or_else(unknown)?;
@@ -35,7 +35,7 @@ pub async fn show<S: Store, C: Clock>(
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
     let ids = Ids { id: public_id, message, endpoint };
-    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, &view, api.engine.now())))
+    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, &view)))
 }
 
 /// The ids of a delivery and of what it joins.
@@ -79,7 +79,7 @@ struct Waiting {
 }
 
 impl Shown {
-    fn of(ids: Ids, accepted_at: Timestamp, view: &View, now: Timestamp) -> Self {
+    fn of(ids: Ids, accepted_at: Timestamp, view: &View) -> Self {
         let Ids { id, message, endpoint } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
@@ -105,7 +105,7 @@ impl Shown {
             delivered_at: delivered_at.map(value::write_time),
             failed_at: failed_at.map(value::write_time),
             attempts: view.shown.attempts.iter().map(ShownAttempt::of).collect(),
-            waiting: waiting(view, now),
+            waiting: waiting(view),
         }
     }
 }
@@ -135,22 +135,9 @@ fn phase(view: &View) -> Phase {
     }
 }
 
-fn waiting(view: &View, now: Timestamp) -> Option<Waiting> {
+fn waiting(view: &View) -> Option<Waiting> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
-    let hold = due_later(&view.shown.delivery.state, now).filter(|_| hold.why == Why::Turn).unwrap_or(hold);
     Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail: detail(hold.why) })
-}
-
-/// What is due later than the loop looks ahead is not in its memory: it can only say that it is not
-/// its turn, and the row knows why.
-fn due_later(state: &Life, now: Timestamp) -> Option<Hold> {
-    let until = state.due().filter(|due| *due > now)?;
-    let why = match state {
-        Life::Retry { .. } => Why::Backoff,
-        Life::AwaitingAck { .. } => Why::Ack,
-        _ => Why::Scheduled,
-    };
-    Some(Hold { why, until: Some(until) })
 }
 
 fn detail(why: Why) -> &'static str {

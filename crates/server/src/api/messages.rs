@@ -61,7 +61,7 @@ pub async fn cancel<S: Store, C: Clock>(
     let body = body(request).await?;
     Object::read_optional(&body)?.finish()?;
     let unknown = || Problem::no_such("message");
-    let id = api.engine.key(Kind::Message, &id).map(MessageId).ok_or_else(unknown)?;
+    let id = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (ended, in_flight) = api.engine.cancel(api.tenant, id).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &Ended { ended, in_flight }))
 }

@@ -499,7 +499,12 @@ impl<'a> World<'a> {
                 if shown.delivery.state.is_terminal() {
                     continue;
                 }
-                let explained = node.dispatch.explain(now, DeliveryId::from_raw(*id), LaneId::from_raw(*lane));
+                let explained = node.dispatch.explain(
+                    now,
+                    DeliveryId::from_raw(*id),
+                    LaneId::from_raw(*lane),
+                    shown.delivery.state,
+                );
                 let Explained::Waits(hold) = explained else { continue };
                 self.history.looks.push(Look {
                     at: self.now,

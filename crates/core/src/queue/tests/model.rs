@@ -5,6 +5,7 @@
 //! leaves a choice, such as which lane is next, any legal choice is right.
 
 use super::*;
+use crate::{Cause, Key, Scope, Why};
 
 pub(super) const LANES: usize = 4;
 const TENANTS: usize = 2;
@@ -637,11 +638,12 @@ impl Model {
 
     fn check_explained(&self) {
         for row in &self.rows {
-            let explained = self.queue.explain(self.now, row.durable.id);
+            let durable = &row.durable;
+            let explained = self.queue.explain(self.now, durable.id, durable.lane, durable.state);
             match row.at {
-                At::Store => assert_eq!(explained, None),
-                At::InFlight | At::Recording(_) => assert_eq!(explained, Some(Explained::UnderWay)),
-                At::Waits => assert_eq!(explained, Some(Explained::Waits(self.reason(&row.delivery)))),
+                At::Store => assert!(matches!(explained, Explained::Waits(_)), "nobody sends what is in the store"),
+                At::InFlight | At::Recording(_) => assert_eq!(explained, Explained::UnderWay),
+                At::Waits => assert_eq!(explained, Explained::Waits(self.reason(&row.delivery))),
             }
         }
     }

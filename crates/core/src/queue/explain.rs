@@ -1,0 +1,60 @@
+//! Why a delivery waits, and until when (G5).
+
+use super::lane::Lane;
+use super::{Queue, Stage};
+use crate::hold::{Hold, Why};
+use crate::id::{DeliveryId, LaneId};
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// Why a delivery waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// It is being sent, or its outcome is being written.
+    UnderWay,
+    /// It waits.
+    Waits(Hold),
+}
+
+impl Queue {
+    /// Why a delivery waits. `lane` and `state` are what its row says: they speak for one that the
+    /// window does not hold.
+    pub fn explain(&self, now: Timestamp, id: DeliveryId, lane: LaneId, state: State) -> Explained {
+        let (Some(item), Some(lane)) = (self.items.get(&id), self.lane_of(id)) else {
+            return Explained::Waits(self.explain_row(now, lane, state));
+        };
+        Explained::Waits(match item.stage {
+            Stage::InFlight | Stage::Recording => return Explained::UnderWay,
+            Stage::Waiting => until_due(item.delivery.state),
+            Stage::Ready => match self.holding(lane, now) {
+                Some(hold) => hold,
+                None if lane.is_strict() && lane.in_flight > 0 => Hold { why: Why::Order, until: None },
+                None if !lane.has_slot() => Hold { why: Why::Concurrency, until: None },
+                None => Hold { why: Why::Turn, until: None },
+            },
+        })
+    }
+
+    fn explain_row(&self, now: Timestamp, lane: LaneId, state: State) -> Hold {
+        if state.due().is_some_and(|due| due > now) {
+            return until_due(state);
+        }
+        let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
+        let hold = match lane {
+            Some(lane) => self.holding(lane, now),
+            None => self.paused_all.filter(|hold| hold.holds(now)),
+        };
+        let strict = lane.is_some_and(Lane::is_strict);
+        hold.unwrap_or(Hold { why: if strict { Why::Order } else { Why::Turn }, until: None })
+    }
+}
+
+/// What a state waits for until it is due.
+fn until_due(state: State) -> Hold {
+    let why = match state {
+        State::AwaitingAck { .. } => Why::Ack,
+        State::Retry { .. } => Why::Backoff,
+        _ => Why::Scheduled,
+    };
+    Hold { why, until: state.due() }
+}

@@ -13,18 +13,16 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use posthaste_engine::connector;
 use posthaste_engine::target::{HostPattern, TargetRules};
 use posthaste_server::duration;
+use posthaste_server::run::ATTEMPT_TIMEOUT_MAX;
 
 use layer::{Layers, Setting};
 
 const DEFAULT: &str = include_str!("posthaste.toml");
 /// Read if it is there and no other file was named.
 const FILE: &str = "posthaste.toml";
-
-const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(30);
-/// The connector takes no more jobs at once.
-const SLOTS_MAX: i64 = 4_096;
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -118,8 +116,9 @@ fn read(layers: &mut Layers) -> Option<Config> {
         given.ok_or_else(|| format!("must be 1s to {}", duration::write(ATTEMPT_TIMEOUT_MAX)))
     });
     let slots = layers.get("slots", |setting| {
-        let given = u32::try_from(setting.number()).ok().filter(|given| (1..=SLOTS_MAX).contains(&i64::from(*given)));
-        given.ok_or_else(|| format!("must be 1 to {SLOTS_MAX}"))
+        let max = slots_max();
+        let given = u32::try_from(setting.number()).ok().filter(|given| (1..=max).contains(given));
+        given.ok_or_else(|| format!("must be 1 to {max}"))
     });
     let allow_http = layers.get("targets.allow_http", |setting| Ok(setting.truth()));
     let allow_networks = layers.get("targets.allow_networks", |setting| list(setting, "a network such as 10.1.0.0/16"));
@@ -143,6 +142,11 @@ fn read(layers: &mut Layers) -> Option<Config> {
     })
 }
 
+/// An attempt under way is a job of the connector's, which `serve` runs with its default bounds.
+fn slots_max() -> u32 {
+    u32::try_from(connector::Settings::default().jobs_max).unwrap_or(u32::MAX)
+}
+
 fn parsed<T: FromStr>(setting: &Setting, form: &str) -> Result<T, String> {
     setting.text().parse().map_err(|_| format!("must be {form}, not {:?}", setting.text()))
 }
@@ -154,6 +158,8 @@ fn list<T: FromStr>(setting: &Setting, form: &str) -> Result<Vec<T>, String> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_server::run::STOP_WITHIN;
+
     use super::*;
 
     fn parse(environment: &[(&str, &str)], file: &str, flags: &Flags) -> Result<Config, BadConfig> {
@@ -171,6 +177,43 @@ mod tests {
         assert_eq!(config.listen, SocketAddr::from(([127, 0, 0, 1], 8400)));
         assert_eq!((config.slots, config.attempt_timeout), (1_024, Duration::from_secs(30)));
         assert!(!config.targets.allow_http && config.targets.allow_ip_literals);
+    }
+
+    #[test]
+    fn the_bounds_are_those_the_settings_file_tells() {
+        let told = [
+            format!("1s to {}. A\n", duration::write(ATTEMPT_TIMEOUT_MAX)),
+            format!("up to {} s in all", STOP_WITHIN.as_secs()),
+            format!("over all endpoints: 1 to {}.", slots_max()),
+        ];
+        for text in told {
+            assert!(DEFAULT.contains(&text), "{text}");
+        }
+        let most = format!("attempt_timeout = \"30s\"\nslots = {}", slots_max());
+        assert_eq!(parse(&[], &most, &Flags::default()).expect("good settings").slots, slots_max());
+        let more = format!("attempt_timeout = \"31s\"\nslots = {}", slots_max() + 1);
+        assert_eq!(
+            complaints(&[], &more),
+            ["attempt_timeout in posthaste.toml: must be 1s to 30s", "slots in posthaste.toml: must be 1 to 4096"]
+        );
+    }
+
+    #[test]
+    fn what_kubernetes_sets_for_a_service_of_our_name_is_none_of_ours() {
+        let links = [
+            ("POSTHASTE_SERVICE_HOST", "10.0.0.11"),
+            ("POSTHASTE_SERVICE_PORT", "8400"),
+            ("POSTHASTE_SERVICE_PORT_HTTP", "8400"),
+            ("POSTHASTE_EU_SERVICE_HOST", "10.0.0.12"),
+            ("POSTHASTE_PORT", "tcp://10.0.0.11:8400"),
+            ("POSTHASTE_PORT_8400_TCP", "tcp://10.0.0.11:8400"),
+            ("POSTHASTE_PORT_8400_TCP_PROTO", "tcp"),
+        ];
+        assert!(parse(&links, "", &Flags::default()).is_ok());
+        for (name, value) in [("POSTHASTE_PORT", "8400"), ("POSTHASTE_PORTS", "8400"), ("POSTHASTE_HOST", "x")] {
+            let told = complaints(&[(name, value)], "");
+            assert!(told[0].starts_with(&format!("{name} in the environment: there is no such setting")), "{told:?}");
+        }
     }
 
     #[test]

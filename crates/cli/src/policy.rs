@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Subcommand;
-use posthaste_core::policy::{PRESETS, Policy};
+use posthaste_core::policy::Policy;
 use posthaste_core::tier::Tier;
 use posthaste_server::api::policies::Previewed;
 use posthaste_server::duration;
-use posthaste_server::nearest::nearest;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -45,10 +44,7 @@ fn ttl(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let Command::Preview { name, tier, ttl, json } = &args.command;
-    let policy = Policy::preset(name).ok_or_else(|| {
-        let nearest = nearest(name, PRESETS).unwrap_or_default();
-        anyhow!("there is no policy {name}; the nearest is {nearest}, and the presets are {}", PRESETS.join(", "))
-    })?;
+    let policy = Policy::named(name)?;
     let preview = policy.preview(*tier, *ttl);
     if *json {
         println!("{}", serde_json::to_string_pretty(&Previewed::of(&preview))?);

@@ -11,7 +11,7 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
 use posthaste_engine::target::TargetRules;
-use posthaste_server::run::RunError;
+use posthaste_server::run::{RunError, STOP_WITHIN};
 use posthaste_store::sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -133,7 +133,10 @@ async fn until_asked_to_stop(stop: &CancellationToken) -> Result<std::convert::I
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        tracing::info!("stopping: what is in flight ends first, up to 40 s; kill -9 loses nothing, but may send twice");
+        tracing::info!(
+            "stopping: what is in flight ends first, up to {} s; kill -9 loses nothing, but may send twice",
+            STOP_WITHIN.as_secs()
+        );
         stop.cancel();
     }
 }

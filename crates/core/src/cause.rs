@@ -109,11 +109,13 @@ causes! {
     TooEarly "too_early" Dead "425: the receiver refuses early data";
     ClientError "client_error" Dead "another 4xx";
     RedirectNotFollowed "redirect_not_followed" Dead "3xx: redirects are never followed; the endpoint's URL is out of date";
+    Unsendable "unsendable" Dead "no request could be made of it: a fault of ours, please report it";
     AddressRefused "address_refused" Dead "the target is not allowed: private, loopback, metadata or otherwise refused";
     PayloadTooLarge "payload_too_large" TooLarge "413: above the receiver's limit";
     Gone "gone" Gone "410: the endpoint is no more";
     CredentialRejected "credential_rejected" Credential "a push service refused our key";
     StoreUnavailable "store_unavailable" Ours "we could not read what to send";
+    NotStarted "not_started" Ours "we could not start the attempt; it is taken up again";
     EndpointGone "endpoint_gone" Decided "the endpoint ended while this waited";
     TtlExpired "ttl_expired" Decided "its time to live was over";
     Cancelled "cancelled" Decided "cancelled by its owner";

@@ -43,6 +43,15 @@ impl Cut {
         in_scope(self.scope, delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
     }
 
+    /// Makes one cut of two that were made of the same scope: it reaches as far as either, spares
+    /// what either spared, and says what the later one says, as [`Cuts::put`] does.
+    pub fn merge(&mut self, later: Cut) {
+        self.upto = self.upto.max(later.upto);
+        self.cause = later.cause;
+        self.at = later.at;
+        self.spared.extend(later.spared);
+    }
+
     /// The state of what it covers.
     pub const fn end(&self) -> State {
         ended(self.cause, self.at)
@@ -71,7 +80,8 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Puts a cut in force; a later one of the same scope reaches further.
+    /// Puts a cut in force; a later one of the same scope reaches further and says why, as with
+    /// [`Cut::merge`].
     pub fn put(&mut self, scope: Scope, upto: Key, cause: Cause) {
         let mark = self.marks.entry(scope).or_insert((upto, cause));
         *mark = (mark.0.max(upto), cause);
@@ -94,5 +104,68 @@ impl Cuts {
             .filter_map(|scope| self.marks.get(scope))
             .find(|(upto, _)| delivery.id.0 <= *upto)
             .map(|(_, cause)| *cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::{Compact, Expiry};
+    use crate::tier::Tier;
+
+    const LANE: LaneId = LaneId::from_raw(3);
+
+    fn cut(upto: u64, cause: Cause, at: i64, spared: &[u64]) -> Cut {
+        Cut {
+            scope: Scope::Lane(LANE),
+            upto: Key::from_raw(upto),
+            cause,
+            at: Timestamp::from_millis(at),
+            spared: spared.iter().copied().map(DeliveryId::from_raw).collect(),
+        }
+    }
+
+    fn waiting(id: u64) -> Delivery {
+        Delivery {
+            id: DeliveryId::from_raw(id),
+            message: MessageId::from_raw(1),
+            lane: LANE,
+            tier: Tier::Promotional,
+            state: State::Queued { due: Timestamp::from_millis(0) },
+            attempts: 0,
+            born: Timestamp::from_millis(0),
+            expiry: Expiry::Never,
+            previous_wait: None,
+            limited_in_a_row: 0,
+            last_cause: None,
+            ack_within: None,
+            receipt_kept: false,
+            compact: Compact::None,
+        }
+    }
+
+    #[test]
+    fn two_cuts_reach_as_far_as_either_and_say_what_the_later_says() {
+        for (first, later) in [(20, 30), (30, 20)] {
+            let mut merged = cut(first, Cause::Cancelled, 1, &[7]);
+            merged.merge(cut(later, Cause::EndpointGone, 2, &[9]));
+            assert_eq!(merged, cut(30, Cause::EndpointGone, 2, &[7, 9]));
+        }
+    }
+
+    #[test]
+    fn what_is_in_force_agrees_with_the_merged_cut() {
+        for (first, later) in [(20, 30), (30, 20)] {
+            let mut merged = cut(first, Cause::Cancelled, 1, &[]);
+            let mut cuts = Cuts::default();
+            cuts.put(merged.scope, merged.upto, merged.cause);
+            let second = cut(later, Cause::Unsubscribed, 2, &[]);
+            cuts.put(second.scope, second.upto, second.cause);
+            merged.merge(second);
+            for delivery in [10, 20, 25, 30, 31].map(waiting) {
+                let expected = merged.covers(&delivery).then_some(merged.cause);
+                assert_eq!(cuts.cause(&delivery), expected, "{}", delivery.id);
+            }
+        }
     }
 }

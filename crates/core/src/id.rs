@@ -121,7 +121,8 @@ impl Shard {
     /// The shard a lane belongs to.
     pub const fn of(lane: LaneId) -> Self {
         // The high bits of a multiplication: neighbouring ids land in different shards.
-        let mixed = lane.0.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+        let mixed = lane.0.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARDS.ilog2());
+        #[expect(clippy::cast_possible_truncation, reason = "fewer bits remain than a shard has")]
         Self(mixed as u16)
     }
 

@@ -23,6 +23,7 @@
 //! ```
 
 mod jitter;
+mod nearest;
 mod preset;
 mod preview;
 mod ratio;
@@ -40,7 +41,8 @@ use jitter::{Band, Jitter};
 use ratio::Ratio;
 use strategy::Strategy;
 
-pub use preset::PRESETS;
+pub use nearest::nearest;
+pub use preset::{DEFAULT_PRESET, PRESETS, UnknownPolicy};
 pub use preview::{Preview, Wait};
 pub use spec::{ATTEMPTS_MAX, BadPolicy, DELAYS_MAX, JitterSpec, PolicySpec, TierSpec, TiersSpec, WAIT_MAX, WAIT_MIN};
 
@@ -80,6 +82,11 @@ impl Policy {
     pub fn preset(name: &str) -> Option<Self> {
         let spec = PolicySpec::preset(name)?;
         Some(Self::build(&spec).expect("presets are valid: a test builds each of them"))
+    }
+
+    /// The preset with that name, or an error that guesses which one was meant.
+    pub fn named(name: &str) -> Result<Self, UnknownPolicy> {
+        Self::preset(name).ok_or_else(|| UnknownPolicy::new(name))
     }
 
     /// How long to wait before retry number `retry` (the first is 1), or `None` when the attempts
@@ -140,8 +147,8 @@ impl Policy {
 }
 
 impl Default for Policy {
-    /// The preset `webhook`.
+    /// The preset [`DEFAULT_PRESET`].
     fn default() -> Self {
-        Self::preset("webhook").expect("the default is one of the presets")
+        Self::preset(DEFAULT_PRESET).expect("the default is one of the presets")
     }
 }

@@ -102,8 +102,6 @@ pub struct Start {
     pub lane: LaneId,
     /// Which attempt it is, from 1.
     pub attempt: u16,
-    /// No attempt outlives this.
-    pub expires: Option<Timestamp>,
     /// Whether the compact payload is to be sent.
     pub compact: bool,
 }
@@ -215,16 +213,24 @@ impl Queue {
         None
     }
 
-    /// What to record of an attempt; `None` when nothing of that id is in flight.
+    /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
+    /// or nothing of that id is in flight.
     pub fn settle(&mut self, now: Timestamp, roll: Roll, id: DeliveryId, verdict: &Verdict) -> Option<Record> {
         let policy = Arc::clone(&self.lane_of(id)?.settings.as_ref()?.policy);
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
         let decision = delivery::settle(&item.delivery, verdict, &policy, now, roll);
+        let lane = item.delivery.lane;
+        let spent = decision.attempts > item.delivery.attempts;
+        if let Some(hold) = decision.lane_hold {
+            self.hold(lane, hold);
+        }
+        if !spent {
+            // Nothing was tried, so there is nothing to remember.
+            self.put_back(now, id, decision.state.due().unwrap_or(now));
+            return None;
+        }
         self.landed(id, now);
         let mut record = self.apply(id, &decision, now);
-        if let Some(hold) = decision.lane_hold {
-            self.hold(record.delivery.lane, hold);
-        }
         record.ends_endpoint = decision.ends_endpoint;
         Some(record)
     }
@@ -443,7 +449,6 @@ impl Queue {
             message: delivery.message,
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
-            expires: delivery.expiry.at(),
             compact: delivery.compact == delivery::Compact::InUse,
         }
     }

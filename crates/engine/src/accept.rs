@@ -17,6 +17,9 @@ use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::engine::Engine;
 
+/// Deliveries that fit the accept's own transaction.
+pub const FANOUT_MAX: usize = 1_000;
+
 /// A message as a producer hands it in, checked at the edge.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
@@ -61,6 +64,12 @@ pub enum NotAccepted {
     /// An endpoint that was named does not exist, is another tenant's, or is gone.
     #[error("there is no endpoint {0} to send to")]
     NoSuchEndpoint(EndpointId),
+    /// More endpoints want it than one message may go to.
+    #[error("{wanted} endpoints want it, and one message goes to at most {FANOUT_MAX}; name fewer in to.endpoints")]
+    TooMany {
+        /// How many.
+        wanted: usize,
+    },
     /// The store could not take it.
     #[error("the message could not be made durable")]
     Store(#[from] StoreError),
@@ -70,6 +79,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message durable and promises its delivery.
     pub async fn accept(&self, new: NewMessage) -> Result<Promise, NotAccepted> {
         let wanted = self.recipients(&new).await?;
+        if wanted.len() > FANOUT_MAX {
+            return Err(NotAccepted::TooMany { wanted: wanted.len() });
+        }
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
         let public_id = self.public_id(Kind::Message, id.0, now);

@@ -64,24 +64,22 @@ impl Destination {
     }
 }
 
-/// The endpoints in use, by id and by tenant.
+/// Endpoints kept ready; when there are more, all are made ready again as they are needed.
+const KEPT_MAX: usize = 16_384;
+
+/// The endpoints in use. The store says which there are; what was made of them is reused for as
+/// long as the store's record is the same one.
 #[derive(Debug)]
 pub struct Destinations<S> {
     store: Arc<S>,
     rules: TargetRules,
-    known: RwLock<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    by_id: IdMap<EndpointId, Arc<Destination>>,
-    by_tenant: IdMap<TenantId, Arc<[Arc<Destination>]>>,
+    kept: RwLock<IdMap<EndpointId, Arc<Destination>>>,
 }
 
 impl<S: Store> Destinations<S> {
     /// Reads endpoints from this store, under these rules.
     pub fn new(store: Arc<S>, rules: TargetRules) -> Self {
-        Self { store, rules, known: RwLock::default() }
+        Self { store, rules, kept: RwLock::default() }
     }
 
     /// The rules targets are held to.
@@ -89,55 +87,40 @@ impl<S: Store> Destinations<S> {
         &self.rules
     }
 
-    /// One, if it is in memory.
-    pub fn get(&self, id: EndpointId) -> Option<Arc<Destination>> {
-        self.read().by_id.get(&id).cloned()
+    /// One as it was last seen, without asking the store.
+    pub fn last_seen(&self, id: EndpointId) -> Option<Arc<Destination>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// One, from memory or the store.
+    /// One as it is.
     pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        if let Some(known) = self.get(id) {
-            return Ok(Some(known));
-        }
-        let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
-        let ready = Arc::new(Destination::ready(endpoint, &self.rules));
-        self.write().by_id.insert(id, Arc::clone(&ready));
-        Ok(Some(ready))
+        Ok(self.store.endpoint(id).await?.map(|endpoint| self.ready(endpoint)))
     }
 
     /// Those of a tenant that take messages.
-    pub async fn of_tenant(&self, tenant: TenantId) -> Result<Arc<[Arc<Destination>]>, StoreError> {
-        if let Some(known) = self.read().by_tenant.get(&tenant) {
-            return Ok(Arc::clone(known));
-        }
-        let mut ready: Vec<Arc<Destination>> = Vec::new();
-        for endpoint in self.store.endpoints(tenant).await? {
-            if endpoint.status == EndpointStatus::Active {
-                let known = self.get(endpoint.id);
-                ready.push(known.unwrap_or_else(|| Arc::new(Destination::ready(endpoint, &self.rules))));
-            }
-        }
-        let ready: Arc<[Arc<Destination>]> = ready.into();
-        let mut known = self.write();
-        for destination in ready.iter() {
-            known.by_id.insert(destination.endpoint.id, Arc::clone(destination));
-        }
-        known.by_tenant.insert(tenant, Arc::clone(&ready));
-        Ok(ready)
+    pub async fn of_tenant(&self, tenant: TenantId) -> Result<Vec<Arc<Destination>>, StoreError> {
+        let endpoints = self.store.endpoints(tenant).await?;
+        let active = endpoints.into_iter().filter(|endpoint| endpoint.status == EndpointStatus::Active);
+        Ok(active.map(|endpoint| self.ready(endpoint)).collect())
     }
 
-    /// Forgets what an endpoint looked like: it was made, changed or ended.
-    pub fn changed(&self, id: EndpointId, tenant: TenantId) {
-        let mut known = self.write();
-        known.by_id.remove(&id);
-        known.by_tenant.remove(&tenant);
+    /// Forgets what an endpoint looked like: it has ended or changed.
+    pub fn forget(&self, id: EndpointId) {
+        self.kept.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    fn ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {
+        let same = |known: &Arc<Destination>| Arc::ptr_eq(&known.endpoint, &endpoint) || known.endpoint == endpoint;
+        if let Some(known) = self.last_seen(endpoint.id).filter(same) {
+            return known;
+        }
+        let id = endpoint.id;
+        let ready = Arc::new(Destination::ready(endpoint, &self.rules));
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= KEPT_MAX {
+            kept.clear();
+        }
+        kept.insert(id, Arc::clone(&ready));
+        ready
     }
 }

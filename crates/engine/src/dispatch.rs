@@ -26,7 +26,7 @@ use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
 use posthaste_core::state::State;
@@ -39,7 +39,7 @@ pub use call::{Call, Reply};
 use late::Late;
 use rows::Sweep;
 
-/// Settlements in one call: a group commit's worth.
+/// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
 /// With this many outcomes not yet written, nothing more is sent: what cannot be recorded must
 /// not be done.
@@ -103,17 +103,6 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Departure(u64);
 
-/// What the loop has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Attempts that ended.
-    pub attempts: u64,
-    /// Deliveries that ended.
-    pub ended: u64,
-    /// Settlements the store refused.
-    pub stale: u64,
-}
-
 /// The dispatch loop's whole state.
 #[derive(Debug)]
 pub struct Dispatch {
@@ -134,7 +123,8 @@ pub struct Dispatch {
     /// the page's row may be older.
     departed: IdMap<DeliveryId, Departure>,
     departures: Departure,
-    pages_under_way: u32,
+    /// The pages under way, by the last departure they know of.
+    pages: BTreeMap<Departure, u32>,
     to_spill: Vec<posthaste_core::queue::Shed>,
     /// Whoever waits for a receipt to be recorded.
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
@@ -142,7 +132,6 @@ pub struct Dispatch {
     call_again_at: Timestamp,
     highest: Key,
     draining: bool,
-    counters: Counters,
 }
 
 impl Dispatch {
@@ -162,14 +151,13 @@ impl Dispatch {
             lanes_to_ask: Vec::new(),
             departed: IdMap::default(),
             departures: Departure(0),
-            pages_under_way: 0,
+            pages: BTreeMap::new(),
             to_spill: Vec::new(),
             receipts: IdMap::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
             highest: Key::from_raw(0),
             draining: false,
-            counters: Counters::default(),
         }
     }
 
@@ -225,11 +213,6 @@ impl Dispatch {
         self.queue.explain(now, delivery, lane, state)
     }
 
-    /// What was counted.
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
     /// Moves between states that the table refused: anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
         self.queue.refused_moves()
@@ -271,12 +254,7 @@ impl Dispatch {
     fn finished(&mut self, now: Timestamp, roll: Roll, finished: &Finished, effects: &mut Vec<Effect>) {
         let id = finished.delivery;
         let verdict = &finished.verdict;
-        if verdict.class == posthaste_core::Class::Ours {
-            self.queue.put_back(now, id, now + CALL_AGAIN);
-            return;
-        }
         let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else { return };
-        self.counters.attempts += 1;
         if record.ends_endpoint {
             self.cut(now, Scope::Lane(record.delivery.lane), self.highest, Cause::EndpointGone, None, effects);
         }
@@ -310,11 +288,7 @@ impl Dispatch {
                 }
             }
             Reply::Uncut => {}
-            Reply::Paused(_, ticket) => {
-                if let Some(ticket) = ticket {
-                    effects.push(Effect::Answer(ticket, Answer::Done));
-                }
-            }
+            Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
             Reply::Resumed(scope, ticket) => {
                 self.resume(now, scope);
                 effects.push(Effect::Answer(ticket, Answer::Done));
@@ -347,10 +321,7 @@ impl Dispatch {
                     self.depart(id);
                     self.late.notice(due, id);
                 }
-                Recorded::Ended => {
-                    self.counters.ended += 1;
-                    self.depart(id);
-                }
+                Recorded::Ended => self.depart(id),
             }
             for ticket in self.receipts.remove(&id).unwrap_or_default() {
                 effects.push(Effect::Answer(ticket, Answer::Done));
@@ -361,7 +332,6 @@ impl Dispatch {
     /// The store refused a change. Its row is read again: it has ended, or belongs to somebody
     /// else, or the change was made before and only its answer was lost.
     fn stale(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
-        self.counters.stale += 1;
         self.queue.refused(now, id);
         self.depart(id);
         self.read(posthaste_store::Query::One(id), 1, effects);
@@ -392,7 +362,8 @@ impl Dispatch {
             effects.push(Effect::Store(Call::Settle(batch)));
         }
         if !self.to_spill.is_empty() {
-            effects.push(Effect::Store(Call::Spill(std::mem::take(&mut self.to_spill))));
+            let sheds = std::mem::take(&mut self.to_spill);
+            effects.extend(sheds.chunks(SETTLE_BATCH_MAX).map(|batch| Effect::Store(Call::Spill(batch.to_vec()))));
         }
         if !self.lanes_to_ask.is_empty() {
             effects.push(Effect::Store(Call::Lanes(std::mem::take(&mut self.lanes_to_ask))));
@@ -426,7 +397,7 @@ impl Dispatch {
         if let Some(message) = self.riding.remove(&id) {
             self.riding_bytes -= message.body.len();
         }
-        if self.pages_under_way > 0 {
+        if !self.pages.is_empty() {
             self.departures.0 += 1;
             self.departed.insert(id, self.departures);
         }
@@ -448,9 +419,4 @@ impl Dispatch {
             PauseScope::Lane(lane) => self.queue.resume_lane(lane, now),
         }
     }
-}
-
-/// The ids a message and its deliveries have: one after the other, from one sequence.
-pub fn delivery_of(message: MessageId, index: u64) -> DeliveryId {
-    DeliveryId(message.0.plus(1 + index))
 }

@@ -201,7 +201,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
             status: EndpointStatus::Active,
         };
         self.store.put_endpoint(self.session, endpoint.clone()).await?;
-        self.destinations.changed(endpoint.id, endpoint.tenant);
         Ok(endpoint)
     }
 

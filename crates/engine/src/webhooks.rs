@@ -128,7 +128,7 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
             Ok(request) => request.map(Full::new),
             Err(error) => {
                 tracing::error!(delivery = %start.delivery, %error, "cannot make a request of it");
-                return self.unsent(start.delivery, Cause::ProtocolError);
+                return self.unsent(start.delivery, Cause::Unsendable);
             }
         };
         let deadline = Instant::now() + self.attempt_timeout;
@@ -139,7 +139,7 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
             }
             Err(error) => {
                 tracing::warn!(delivery = %start.delivery, %error, "not sent; trying again");
-                self.unsent(start.delivery, Cause::StoreUnavailable);
+                self.unsent(start.delivery, Cause::NotStarted);
             }
         }
     }
@@ -159,23 +159,29 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
             (Ok(_), None) => Verdict::of(Cause::Unknown),
             (Err(fault), _) => Verdict::of(fault.cause),
         };
+        let detail = done.result.as_ref().err().and_then(|fault| fault.detail);
+        tracing::debug!(
+            delivery = %delivery,
+            cause = verdict.cause.code(),
+            status = verdict.status,
+            detail,
+            took_ms = done.took.as_millis(),
+            "attempt finished"
+        );
         Finished { delivery, verdict, took: done.took }
     }
 }
 
 impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
     fn send(&mut self, send: Send, now: Timestamp) {
-        match (self.destinations.get(EndpointId(send.start.lane.0)), send.message) {
+        match (self.destinations.last_seen(EndpointId(send.start.lane.0)), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
             (_, message) => self.load(send.start, message),
         }
     }
 
     fn lane_changed(&mut self, lane: LaneId) {
-        let endpoint = EndpointId(lane.0);
-        if let Some(known) = self.destinations.get(endpoint) {
-            self.destinations.changed(endpoint, known.endpoint.tenant);
-        }
+        self.destinations.forget(EndpointId(lane.0));
     }
 
     async fn finished(&mut self) -> Vec<Finished> {

@@ -27,8 +27,8 @@ use posthaste_engine::engine::Engine;
 use posthaste_store::Store;
 use serde::Serialize;
 
-use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
+use posthaste_core::policy::nearest;
 
 /// What a handler answers.
 pub type Answer = Result<Response, Problem>;

@@ -7,7 +7,6 @@
 
 pub mod api;
 pub mod duration;
-pub mod nearest;
 mod object;
 pub mod problem;
 pub mod run;

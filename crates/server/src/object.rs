@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::nearest::nearest;
 use crate::problem::{Code, Complaint, Problem};
+use posthaste_core::policy::nearest;
 
 /// Deeper JSON is an attack on somebody's parser.
 const DEPTH_MAX: usize = 64;

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{StatusCode, Uri};
+use posthaste_core::policy::UnknownPolicy;
 use posthaste_engine::accept::NotAccepted;
 use posthaste_engine::engine::{NotDone, NotMade};
 use posthaste_store::StoreError;
@@ -47,6 +48,7 @@ codes! {
     NotBuiltYet "not_built_yet" BAD_REQUEST "this version cannot do that yet";
     TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
     EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
+    TooManyEndpoints "too_many_endpoints" BAD_REQUEST "more endpoints than one message may go to";
     NotFound "not_found" NOT_FOUND "there is no such thing";
     MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED "the route does not take this method";
     BodyTooSlow "body_too_slow" REQUEST_TIMEOUT "the body did not arrive in time";
@@ -128,10 +130,11 @@ impl Problem {
     }
 }
 
+/// A read that failed. A write that failed is [`not_written`].
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn std::error::Error, "the store could not do its work");
-        Self::new(Code::StoreUnavailable, "nothing was stored; send it again later")
+        tracing::error!(error = &error as &dyn std::error::Error, "the store could not be read");
+        Self::new(Code::StoreUnavailable, "the store could not be read; ask again later")
     }
 }
 
@@ -148,16 +151,18 @@ impl From<NotMade> for Problem {
     fn from(error: NotMade) -> Self {
         let at = |pointer: &str, detail: String| vec![Complaint { pointer: pointer.to_owned(), detail }];
         match error {
-            NotMade::Store(error) => error.into(),
+            NotMade::Store(error) => not_written(
+                &error,
+                "the endpoint may have been made, nobody can say before the restart; \
+                 look for it in GET /v1/endpoints before you make it again",
+            ),
             NotMade::Target(refusal) => {
                 Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
             }
             NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
             NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
             NotMade::Policy(name) => {
-                let nearest = crate::nearest::nearest(&name, posthaste_core::policy::PRESETS).unwrap_or("webhook");
-                let detail = format!("there is no policy {name:?}; the nearest is {nearest:?}");
-                Self::of_body(Code::InvalidBody, at("/policy", detail))
+                Self::of_body(Code::InvalidBody, at("/policy", UnknownPolicy::new(&name).to_string()))
             }
         }
     }
@@ -166,13 +171,29 @@ impl From<NotMade> for Problem {
 impl From<NotAccepted> for Problem {
     fn from(error: NotAccepted) -> Self {
         match error {
-            NotAccepted::Store(error) => error.into(),
+            NotAccepted::Store(error) => not_written(
+                &error,
+                "the message may have been stored, nobody can say before the restart; send it again with the same \
+                 correlation_id, so that receivers can tell it if it arrives twice",
+            ),
+            NotAccepted::TooMany { .. } => Self::new(Code::TooManyEndpoints, error.to_string()),
             NotAccepted::NoSuchEndpoint(_) => Self::new(
                 Code::EndpointUnknown,
                 "an endpoint in to.endpoints does not exist or is gone; nothing was accepted",
             ),
         }
     }
+}
+
+/// A write that failed. A store that stopped may have stopped after its commit: then `perhaps` says
+/// what the caller can do. Every other refusal came before one.
+fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
+    tracing::error!(error = error as &dyn std::error::Error, "the store could not be written");
+    let detail = match error {
+        StoreError::Stopped => perhaps,
+        _ => "nothing was stored; send it again later",
+    };
+    Problem::new(Code::StoreUnavailable, detail)
 }
 
 impl IntoResponse for Problem {
@@ -211,5 +232,22 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Code::ALL.len());
+    }
+
+    fn check(problem: impl Into<Problem>, says: &str) {
+        let problem = problem.into();
+        assert_eq!(problem.code(), Code::StoreUnavailable);
+        assert!(problem.0.detail.starts_with(says), "{}", problem.0.detail);
+    }
+
+    #[test]
+    fn only_what_is_known_of_a_store_that_failed_is_told() {
+        let fenced = || StoreError::Fenced { session: 1 };
+        check(NotAccepted::Store(StoreError::Stopped), "the message may have been stored");
+        check(NotAccepted::Store(fenced()), "nothing was stored");
+        check(NotMade::Store(StoreError::Stopped), "the endpoint may have been made");
+        check(NotMade::Store(fenced()), "nothing was stored");
+        check(NotDone::Store(StoreError::Stopped), "the store could not be read");
+        check(StoreError::Stopped, "the store could not be read");
     }
 }

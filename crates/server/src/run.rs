@@ -37,8 +37,14 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// How long requests may take to end once the server stops. They wait for a commit, not for a
 /// receiver.
 const REQUESTS_END_WITHIN: Duration = Duration::from_secs(5);
-/// How long the engine may take to end what is in flight.
+/// How long the engine may take to end what is in flight: the longest attempt, and time to record
+/// it.
 const DRAIN_WITHIN: Duration = Duration::from_secs(35);
+/// How long an attempt may take: one that begins just before the stop ends before the drain does.
+pub const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(30);
+const _: () = assert!(ATTEMPT_TIMEOUT_MAX.as_secs() < DRAIN_WITHIN.as_secs());
+/// How long [`run`] may take to end once it was asked to: a supervisor must grant more.
+pub const STOP_WITHIN: Duration = REQUESTS_END_WITHIN.saturating_add(DRAIN_WITHIN);
 /// After a failed accept, usually for want of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 

@@ -7,7 +7,7 @@ use posthaste_core::time::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::duration;
-use crate::nearest::nearest;
+use posthaste_core::policy::nearest;
 
 /// The longest TTL of a webhook.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);

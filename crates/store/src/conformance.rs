@@ -37,7 +37,8 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             what_is_accepted_arrives_once_in_the_order_of_its_commits
             an_accept_nobody_waits_for_still_arrives
             a_fenced_accept_leaves_nothing
-            a_message_for_nobody_is_kept_and_arrives_nowhere;
+            a_message_for_nobody_is_kept_and_arrives_nowhere
+            large_messages_for_nobody_never_fill_the_way_to_the_loop;
         settle:
             every_end_comes_back_with_the_attempt_that_led_to_it
             an_end_without_an_attempt_is_kept_as_one
@@ -66,7 +67,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_message_s_cut_ends_its_deliveries_alone
             a_cut_s_rows_come_by_id_until_they_are_swept
             what_was_in_flight_is_spared_until_the_next_start
-            a_second_cut_reaches_further_and_keeps_the_first_one_s_cause
+            what_was_spared_and_has_ended_does_not_lower_the_count
+            a_second_cut_reaches_further_with_its_own_cause_and_time
+            an_endpoint_s_end_is_what_its_lane_s_cut_says_from_then_on
             a_forgotten_cut_ends_nothing_any_more
             a_gone_endpoint_is_marked_by_its_cut
             cuts_are_known_at_the_start;
@@ -85,5 +88,27 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_tenant_s_endpoints_come_by_id
             lanes_come_in_the_order_they_are_asked_for
             an_unknown_policy_reads_as_the_default;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::memory::MemoryStore;
+    use crate::sqlite::Sqlite;
+
+    #[tokio::test]
+    async fn the_memory_store_keeps_the_contract() {
+        run(async || MemoryStore::default()).await;
+    }
+
+    #[tokio::test]
+    async fn the_sqlite_store_keeps_the_contract() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        run(async || {
+            let count = std::fs::read_dir(parent.path()).expect("the folder is there").count();
+            Sqlite::open_folder(&parent.path().join(count.to_string())).expect("a fresh folder opens")
+        })
+        .await;
     }
 }

@@ -1,6 +1,8 @@
 //! What a caller can do about a store that could not do its work.
 
-/// A store could not do its work. Nothing was promised, nothing was changed.
+/// A store could not do its work. Nothing was promised, and unless the call says otherwise nothing
+/// was changed. After [`StoreError::Stopped`] nobody knows: what was asked for may be on the disk
+/// or not, and the next start shows which.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another session owns the store by now: this one must stop.
@@ -9,7 +11,8 @@ pub enum StoreError {
         /// The session that lost its shards.
         session: u64,
     },
-    /// The writer stopped: after a failed write or sync nothing is acknowledged until a restart.
+    /// The store stopped: it was closed, or a write or sync failed, after which nothing is
+    /// acknowledged until a restart. A change that was under way then may have become durable.
     #[error("the store has stopped writing; restart to recover")]
     Stopped,
     /// The database refused.

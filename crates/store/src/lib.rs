@@ -1,12 +1,13 @@
 //! The promise on disk.
 //!
 //! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
-//! [`sqlite::Sqlite`] keep it. Every call is one transaction. What changes a delivery carries the
-//! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery
-//! is told so and changes nothing.
+//! [`sqlite::Sqlite`] keep it. Every call is one transaction, but for a count in [`Store::cut`].
+//! What changes a delivery carries the session's epoch and the attempts the caller counts: a caller
+//! that no longer owns the delivery is told so and changes nothing but its history.
 //!
 //! Read [`row`] for what is kept, then [`memory`], which is the contract in its plainest form.
 
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
 pub mod memory;
@@ -69,7 +70,12 @@ pub trait Store: Send + Sync + 'static {
     /// A message with its payload, while it is kept.
     fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
 
-    /// Puts a cut in force and says how many pending deliveries it ended.
+    /// Puts a cut in force, merged with one of the same scope (see [`Cut::merge`]), and says how
+    /// many pending deliveries have ended by it.
+    ///
+    /// A message's are counted as it is made. A lane's may be counted just after: what is settled
+    /// in between is missing from their number, and where they cannot be counted the cut is in
+    /// force all the same.
     fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Forgets a cut whose rows are all swept.

@@ -196,16 +196,8 @@ impl Memory {
         {
             Arc::make_mut(endpoint).status = EndpointStatus::Gone;
         }
-        let spared = cut.spared.len() as u64;
-        let scope = cut.scope;
-        self.cuts
-            .entry(scope)
-            .and_modify(|old| {
-                old.upto = old.upto.max(cut.upto);
-                old.spared.extend(cut.spared.iter().copied());
-            })
-            .or_insert(cut);
-        Ok((self.covered(scope).count() as u64).saturating_sub(spared))
+        let cut = self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
+        Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
 
     /// See [`Store::uncut`].

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, Shard, TenantId, WriterId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
 use posthaste_core::tier::Tier;
@@ -94,7 +94,8 @@ pub struct Row {
     pub place: Place,
 }
 
-/// Which pending rows to read. All of them are in the order they would be sent in.
+/// Which pending rows to read. Delayed and spilled rows come in the order they would be sent in,
+/// all others by id, which is the order they were accepted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Ready rows of earlier sessions' writers, by id: what a crash left behind.
@@ -120,9 +121,10 @@ pub enum Query {
         /// Lowest id first, or highest.
         order: Order,
     },
-    /// Rows that a cut covers, by id.
+    /// Rows that a cut covers, by id, with those it spared: their row tells how they ended.
     Cut(posthaste_core::cut::Scope),
-    /// Rows whose time to live is over.
+    /// Rows whose time to live is over, by id. What was sent and waits for its receipt is not
+    /// among them.
     Over {
         /// At this time.
         now: Timestamp,
@@ -151,13 +153,6 @@ pub struct Settlement {
     pub epoch: u64,
     /// The attempt that led to it, if one did.
     pub attempt: Option<Attempt>,
-}
-
-impl Settlement {
-    /// The shard it concerns.
-    pub fn shard(&self) -> Shard {
-        self.record.shard
-    }
 }
 
 /// One attempt, as history keeps it.
@@ -268,11 +263,4 @@ pub struct Shown {
     pub place: Option<Place>,
     /// Every attempt in the order they were made.
     pub attempts: Vec<Attempt>,
-}
-
-impl Shown {
-    /// The delivery's id.
-    pub fn id(&self) -> DeliveryId {
-        self.delivery.id
-    }
 }

@@ -166,11 +166,11 @@ impl Store for Sqlite {
     }
 
     async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
-        let (scope, spared) = (cut.scope, cut.spared.len() as u64);
-        self.change(session, Change::Cut(cut)).await?;
-        // Counted by a reader: a lane's cut looks at every pending row, and the writer has no time.
-        let covered = self.readers.read(move |conn| page::count_covered(conn, scope)).await?;
-        Ok(covered.saturating_sub(spared))
+        let scope = cut.scope;
+        match self.writer.ask(|reply| Request::Cut { session, cut, ended: None, reply }).await? {
+            Some(ended) => Ok(ended),
+            None => self.readers.read(move |conn| page::count_ended(conn, scope)).await,
+        }
     }
 
     async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {

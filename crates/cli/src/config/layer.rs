@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_server::nearest::nearest;
+use posthaste_core::policy::nearest;
 use toml::{Table, Value};
 
 const PREFIX: &str = "POSTHASTE_";
@@ -68,7 +68,8 @@ impl Layers {
         }
     }
 
-    /// The environment's layer: every variable of ours must be a setting.
+    /// The environment's layer: every variable of ours must be a setting. Those Kubernetes sets for
+    /// a service of our name only look like ours.
     pub(super) fn environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
         let ours: BTreeMap<String, String> =
             variables.filter(|(name, _)| name.starts_with(PREFIX) && name != FOREIGN).collect();
@@ -91,7 +92,7 @@ impl Layers {
                     }
                     Err(error) => self.complaints.push(format!("{source}: cannot read {value}: {error}")),
                 }
-            } else {
+            } else if !is_service_link(name, value) {
                 let known: Vec<String> = self.settings.keys().map(|key| variable(key)).collect();
                 let nearest = nearest(name, known.iter().map(String::as_str)).unwrap_or_default();
                 self.complaints.push(format!("{source}: there is no such setting; the nearest is {nearest}"));
@@ -161,6 +162,14 @@ impl Layers {
     fn key_of(&self, name: &str) -> Option<String> {
         self.settings.keys().find(|key| variable(key) == name).cloned()
     }
+}
+
+/// Whether Kubernetes sets such a variable for a service whose name begins with ours. Who writes a
+/// plain port means a setting, and is told that there is none.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let named_port = name.contains("_SERVICE_PORT_") || name.starts_with("POSTHASTE_PORT_");
+    let whole = name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT");
+    whole || named_port || (name == "POSTHASTE_PORT" && value.contains("://"))
 }
 
 /// The environment's name of a key.

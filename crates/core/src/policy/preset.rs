@@ -1,12 +1,42 @@
 //! The named policies (C2): their waits are exact, and a golden table holds them.
 
+use std::fmt;
 use std::time::Duration;
 
+use super::nearest::nearest;
 use super::spec::{JitterSpec, PolicySpec, WAIT_MAX};
 
-/// Every preset's name; the first is the default.
+/// Every preset's name, the default first.
 pub const PRESETS: [&str; 9] =
     ["webhook", "gethook", "web-push", "backend", "apns", "exponential", "linear", "fixed", "standard-webhooks"];
+
+/// The preset of an endpoint that names none.
+pub const DEFAULT_PRESET: &str = PRESETS[0];
+
+/// A name that is no policy's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy {
+    /// What was written.
+    pub name: String,
+    /// The preset it comes nearest to.
+    pub nearest: &'static str,
+}
+
+impl UnknownPolicy {
+    /// The error of that name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), nearest: nearest(name, PRESETS).unwrap_or(DEFAULT_PRESET) }
+    }
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, nearest, all) = (&self.name, self.nearest, PRESETS.join(", "));
+        write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
 
 impl PolicySpec {
     /// The preset with that name as somebody would write it, to be read, copied and changed.
@@ -102,7 +132,18 @@ mod tests {
         for name in ["", "Webhook", "web push", "default"] {
             assert_eq!(Policy::preset(name), None);
         }
-        assert_eq!(Policy::default(), Policy::preset(PRESETS[0]).expect("a preset"));
+        assert_eq!(Policy::default(), Policy::named("webhook").expect("a preset"));
+    }
+
+    #[test]
+    fn a_name_that_is_no_policys_is_told_with_the_nearest_one() {
+        let told = Policy::named("webhok").expect_err("no such policy");
+        assert_eq!(told.nearest, "webhook");
+        assert_eq!(
+            told.to_string(),
+            "there is no policy \"webhok\"; the nearest is webhook, and the presets are webhook, gethook, web-push, \
+             backend, apns, exponential, linear, fixed, standard-webhooks"
+        );
     }
 
     /// Each preset's waits in seconds, `aimed at [earliest … latest]`, tier by tier.

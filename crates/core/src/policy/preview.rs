@@ -203,9 +203,6 @@ impl<'a> Outlook<'a> {
             let first = human(self.waits[0].after.min(first));
             notes.push(format!("{}: the first retry comes within {first}; jitter only shortens it", self.tier.name()));
         }
-        if self.tier == Tier::Engagement {
-            notes.push("engagement: sent only inside the off-peak window, where one is set".to_owned());
-        }
         let unused = self.policy.unused.iter();
         notes.extend(unused.map(|field| {
             let (strategy, jitter) = (self.policy.strategy.name(), self.policy.jitter.name());

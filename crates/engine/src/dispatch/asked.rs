@@ -65,7 +65,7 @@ impl Dispatch {
             // In force here before it is durable, so that nothing slips out in between.
             Command::Pause(pause) => {
                 self.pause(pause);
-                effects.push(Effect::Store(Call::Pause(pause, Some(ticket))));
+                effects.push(Effect::Store(Call::Pause(pause, ticket)));
             }
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope) => effects.push(Effect::Store(Call::Resume(scope, ticket))),

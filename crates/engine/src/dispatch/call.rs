@@ -26,7 +26,7 @@ pub enum Call {
     /// Forget a cut.
     Uncut(Scope),
     /// Record a pause.
-    Pause(Pause, Option<Ticket>),
+    Pause(Pause, Ticket),
     /// End a pause.
     Resume(PauseScope, Ticket),
 }
@@ -56,7 +56,7 @@ pub enum Reply {
     /// The cut is forgotten.
     Uncut,
     /// The pause is durable.
-    Paused(Pause, Option<Ticket>),
+    Paused(Ticket),
     /// The pause is over.
     Resumed(PauseScope, Ticket),
     /// The store could not: the call is made again.
@@ -86,7 +86,7 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
         }
         Call::Pause(pause, ticket) => {
             store.pause(session, pause).await?;
-            Reply::Paused(pause, ticket)
+            Reply::Paused(ticket)
         }
         Call::Resume(scope, ticket) => {
             store.resume(session, scope).await?;
@@ -118,7 +118,7 @@ pub fn perform_now(memory: &mut Memory, session: Session, call: Call) -> Result<
         }
         Call::Pause(pause, ticket) => {
             memory.pause(session, pause)?;
-            Reply::Paused(pause, ticket)
+            Reply::Paused(ticket)
         }
         Call::Resume(scope, ticket) => {
             memory.resume(session, scope)?;

@@ -85,6 +85,7 @@ pub struct Driver<S, T, C> {
     asked: mpsc::Receiver<(Command, oneshot::Sender<Answer>)>,
     waiting: BTreeMap<Ticket, oneshot::Sender<Answer>>,
     tickets: u64,
+    refused_moves: u64,
     spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
 }
 
@@ -105,6 +106,7 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
             asked,
             waiting: BTreeMap::new(),
             tickets: 0,
+            refused_moves: 0,
             spilling,
         };
         (driver, handle)
@@ -127,6 +129,7 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
         loop {
             self.dispatch.step(self.clock.now(), (self.dice)(), event, &mut effects);
             self.publish_spilling();
+            self.report_refused_moves();
             for effect in effects.drain(..) {
                 match effect {
                     Effect::Send(send) => self.transport.send(send, self.clock.now()),
@@ -159,6 +162,15 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
                     Event::Woke
                 }
             };
+        }
+    }
+
+    /// A move the table refused is a bug of ours: nothing is broken by it, but somebody must know.
+    fn report_refused_moves(&mut self) {
+        let refused = self.dispatch.refused_moves();
+        if refused > self.refused_moves {
+            tracing::error!(refused, "a delivery was about to make a move that no delivery makes; please report it");
+            self.refused_moves = refused;
         }
     }
 

@@ -18,7 +18,10 @@ use super::{Departure, Dispatch, Effect, late};
 
 /// Rows in one page of a start, a sweep or a scan: small enough to share the store with others.
 const SCAN_PAGE: u32 = 500;
-/// How often the whole store is looked through for rows whose time to live is over (D2: 10 min).
+/// Departures remembered before those are dropped that no page under way can be older than.
+const DEPARTED_TIDY: usize = 4_096;
+/// How often the whole store is looked through for rows whose time to live is over: half of what is
+/// promised (D2), so that a busy store has time to follow.
 const LOOK_FOR_OVER: Duration = Duration::from_secs(300);
 /// How soon a sweep looks again while some of its rows are under way.
 const SWEEP_AGAIN: Duration = Duration::from_secs(1);
@@ -83,6 +86,19 @@ impl Dispatch {
             let query = Query::Spilled { lane: wanted.lane, tier: wanted.tier, order: wanted.order };
             self.read(query, wanted.limit, effects);
         }
+        self.read_what_has_ended(now, effects);
+        self.to_spill.extend(self.queue.shed(now));
+        for index in 0..self.to_spill.len() {
+            let id = self.to_spill[index].delivery;
+            self.depart(id);
+        }
+    }
+
+    /// Reads rows that only need to be written off, unless there is plenty to write already.
+    fn read_what_has_ended(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.unsettled.len() > SCAN_PAGE as usize {
+            return;
+        }
         let due = |sweep: &Sweep| !sweep.paging && sweep.look_at <= now;
         let scopes: Vec<Scope> = self.sweeps.iter().filter(|(_, sweep)| due(sweep)).map(|(scope, _)| *scope).collect();
         for scope in scopes {
@@ -95,15 +111,10 @@ impl Dispatch {
             self.look_for_over_at = now + LOOK_FOR_OVER;
             self.read(Query::Over { now }, SCAN_PAGE, effects);
         }
-        self.to_spill.extend(self.queue.shed(now));
-        for index in 0..self.to_spill.len() {
-            let id = self.to_spill[index].delivery;
-            self.depart(id);
-        }
     }
 
     pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
-        self.pages_under_way += 1;
+        *self.pages.entry(self.departures).or_default() += 1;
         effects.push(Effect::Store(Call::Page(query, limit, self.departures)));
     }
 
@@ -149,9 +160,24 @@ impl Dispatch {
             }
             Query::One(id) => self.one_row(now, id, asked, page, effects),
         }
-        self.pages_under_way -= 1;
-        if self.pages_under_way == 0 {
-            self.departed.clear();
+        self.page_came(asked);
+    }
+
+    /// Forgets departures that every page still under way knows of.
+    fn page_came(&mut self, asked: Departure) {
+        if let Some(count) = self.pages.get_mut(&asked) {
+            *count -= 1;
+            if *count == 0 {
+                self.pages.remove(&asked);
+            }
+        }
+        match self.pages.first_key_value() {
+            None => self.departed.clear(),
+            Some((oldest, _)) if self.departed.len() > DEPARTED_TIDY => {
+                let oldest = *oldest;
+                self.departed.retain(|_, departed| *departed > oldest);
+            }
+            Some(_) => {}
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use http::{StatusCode, Uri};
+use posthaste_core::policy::DEFAULT_PRESET;
 use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
@@ -152,7 +153,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint
         many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
         some => Ok(some),
     });
-    let policy = fields.get("policy", value::text).unwrap_or_else(|| "webhook".to_owned());
+    let policy = fields.get("policy", value::text).unwrap_or_else(|| DEFAULT_PRESET.to_owned());
     let ttl = fields.get("ttl", value::ttl);
     let order = fields.get("order", |raw| value::one_of(raw, &ORDERS)).unwrap_or_default();
     let on_dead = fields.get("on_dead", |raw| value::one_of(raw, &ON_DEAD)).unwrap_or_default();

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use http::{StatusCode, Uri};
-use posthaste_core::policy::{JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec};
+use posthaste_core::policy::{JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec, UnknownPolicy};
 use posthaste_core::tier::Tier;
 use serde::Serialize;
 
 use super::{Answer, body, json, no_parameters};
-use crate::nearest::nearest;
 use crate::object::Object;
 use crate::problem::{Code, Complaint, Problem};
 use crate::{duration, value};
@@ -50,8 +49,7 @@ pub async fn preview(request: Request) -> Answer {
 
 fn named(fields: &mut Object<'_>, name: &str) -> PolicySpec {
     PolicySpec::preset(name).unwrap_or_else(|| {
-        let nearest = nearest(name, PRESETS).unwrap_or_default();
-        fields.complain("policy", format!("there is no policy {name:?}; the nearest is {nearest}"));
+        fields.complain("policy", UnknownPolicy::new(name).to_string());
         PolicySpec::default()
     })
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use posthaste_core::{DeliveryId, State, Timestamp};
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::public_id::IdKey;
 use posthaste_store::Store;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::fixture::Server;
+use crate::fixture::{Server, delivery_of};
 
 #[tokio::test]
 async fn an_id_that_names_no_delivery_is_not_found() {
@@ -81,11 +81,4 @@ async fn an_attempt_in_flight_when_the_server_stops_ends_and_is_recorded() {
 fn key_of(message: &str) -> posthaste_core::Key {
     let opened = IdKey::from_bytes([7; 16]).open(message).expect("a message's id");
     posthaste_core::Key::new(posthaste_core::WriterId::new(opened.writer).expect("a writer"), opened.seq)
-}
-
-/// The id of a message's only delivery: its key follows the message's, under the same time.
-fn delivery_of(message: &str) -> String {
-    let ids = IdKey::from_bytes([7; 16]);
-    let opened = ids.open(message).expect("a message's id");
-    ids.mint(Kind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)
 }

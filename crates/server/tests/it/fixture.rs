@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use posthaste_crypto::public_id::IdKey;
+use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
@@ -111,4 +111,11 @@ impl Server {
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
         made.text("id").to_owned()
     }
+}
+
+/// The id of a message's only delivery: its key follows the message's, under the same time.
+pub(crate) fn delivery_of(message: &str) -> String {
+    let ids = IdKey::from_bytes([7; 16]);
+    let opened = ids.open(message).expect("a message's id");
+    ids.mint(Kind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)
 }

@@ -13,6 +13,9 @@ use super::fixture::{Case, Draft, NOW, after};
 use crate::row::{Accepted, Message};
 use crate::{Store, StoreError};
 
+/// Far longer than any disk takes: a call that has no answer by then never gets one.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
 pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>) {
     let every_byte: Vec<u8> = (0..=u8::MAX).cycle().take(70_000).collect();
     let bodies = [Vec::new(), b"{\"a\": 1}\r\n\0".to_vec(), every_byte];
@@ -118,4 +121,15 @@ pub(super) async fn a_message_for_nobody_is_kept_and_arrives_nowhere<S: Store>(c
     let ids = case.accept(&[Draft::to(1)]).await;
     let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
     case.same("what arrived", arrived, ids);
+}
+
+pub(super) async fn large_messages_for_nobody_never_fill_the_way_to_the_loop<S: Store>(case: &Case<S>) {
+    let body = Bytes::from(vec![b'x'; 1 << 20]);
+    for n in 0..70 {
+        let alone = case.message(&[]);
+        let message = Message { body: body.clone(), ..(*alone.message).clone() };
+        let accepted = Accepted { message: Arc::new(message), ..alone };
+        let answer = tokio::time::timeout(ANSWERED_WITHIN, case.store.accept(case.session(), vec![accepted])).await;
+        case.done("accept", answer.unwrap_or_else(|_| case.fail(&format!("message {n} is never answered"))));
+    }
 }

@@ -82,21 +82,48 @@ pub(super) async fn what_was_in_flight_is_spared_until_the_next_start<S: Store>(
     case.check(start.cuts.iter().all(|cut| cut.spared.is_empty()), "the start names none of them");
 }
 
-pub(super) async fn a_second_cut_reaches_further_and_keeps_the_first_one_s_cause<S: Store>(case: &Case<S>) {
+pub(super) async fn what_was_spared_and_has_ended_does_not_lower_the_count<S: Store>(case: &Case<S>) {
+    let message = case.message(&[Draft::to(1), Draft::to(2)]);
+    let flying = message.deliveries[0].delivery.clone();
+    let upto = message.deliveries[1].delivery.id.0;
+    let message_s = Scope::Message(message.message.id);
+    case.done("accept", case.store.accept(case.session(), vec![message]).await);
+    case.accept_one(Draft::to(1)).await;
+    let last = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&flying, State::Delivered { at: NOW }, Cause::Ok)).await;
+    for (scope, upto, expected) in [(message_s, upto, 1), (Scope::Lane(lane_id(1)), last.id.0, 2)] {
+        let ended = case.cut(scope, upto, Cause::Cancelled, &[flying.id]).await;
+        case.same("how many it ended", ended, expected);
+    }
+}
+
+pub(super) async fn a_second_cut_reaches_further_with_its_own_cause_and_time<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1)).await.id;
     let second = case.accept_one(Draft::to(1)).await.id;
     let third = case.accept_one(Draft::to(1)).await.id;
     let scope = Scope::Lane(lane_id(1));
+    let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
-    let ended = case.cut(scope, second.0, Cause::Unsubscribed, &[second]).await;
-    case.same("what it covers by now, without what is in flight", ended, 1);
+    let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second])).await;
+    case.same("what it covers by now, without what is in flight", case.done("cut", further), 1);
     case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
-    case.cut(scope, first.0, Cause::Unsubscribed, &[]).await;
-    case.same("beyond both", case.state(third).await, State::Queued { due: NOW });
+    let shorter = case.store.cut(case.session(), unsubscribed(first.0, after(9), Vec::new())).await;
+    case.same("what the second spared stays spared", case.done("cut", shorter), 1);
+    case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
+    case.same("beyond all", case.state(third).await, State::Queued { due: NOW });
     let start = case.reopen().await;
-    let expected = Cut { scope, upto: second.0, cause: Cause::Cancelled, at: after(7), spared: Vec::new() };
-    case.same("the cut in force", start.cuts, vec![expected]);
-    case.same("covered", case.state(second).await, cancelled());
+    case.same("the cut in force", start.cuts, vec![unsubscribed(second.0, after(9), Vec::new())]);
+    let ended = State::Cancelled { at: after(9), cause: Cause::Unsubscribed };
+    case.same("covered", (case.state(first).await, case.state(second).await), (ended, ended));
+}
+
+pub(super) async fn an_endpoint_s_end_is_what_its_lane_s_cut_says_from_then_on<S: Store>(case: &Case<S>) {
+    let waiting = case.accept_one(Draft::to(1)).await;
+    let scope = Scope::Lane(lane_id(1));
+    case.cut(scope, waiting.id.0, Cause::Cancelled, &[]).await;
+    case.cut(scope, waiting.id.0, Cause::EndpointGone, &[]).await;
+    let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
+    case.same("what waited for it", case.state(waiting.id).await, dead);
 }
 
 pub(super) async fn a_forgotten_cut_ends_nothing_any_more<S: Store>(case: &Case<S>) {

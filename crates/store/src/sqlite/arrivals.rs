@@ -1,8 +1,9 @@
 //! What was accepted, on its way to the dispatch loop: one hand-over for each group commit.
 //!
 //! Bounded from the accepting side: an accept takes room for its rows before it is queued, and
-//! the loop gives the room back when it fetches them. The writer itself never waits for the loop,
-//! so a loop that waits for the writer cannot stop both.
+//! the loop gives the room back when it fetches them; a group with nothing to fetch gives it back
+//! at once. The writer itself never waits for the loop, so a loop that waits for the writer cannot
+//! stop both.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -43,9 +44,15 @@ impl Arrivals {
         self.room.add_permits(room as usize);
     }
 
+    /// Ends the wait for room: nothing is accepted any more.
+    pub(super) fn close(&self) {
+        self.room.close();
+    }
+
     /// Hands over what one group accepted, in the order of its commit.
     pub(super) fn publish(&self, arrivals: Vec<Arrival>, room: u32) {
         if arrivals.is_empty() {
+            self.give_back(room);
             return;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,29 +4,39 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, Row};
 
 use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
 use super::{endpoint, failed};
 use crate::StoreError;
 
-/// Puts a cut in force; a second one of the same scope reaches further. Says which endpoint of
-/// whom it ended, if it did.
-pub(super) fn put(conn: &Connection, cut: &Cut) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
+/// Puts a cut in force, merged with the one of the same scope if there is one. Says which endpoint
+/// of whom it ended, if it did.
+pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, TenantId)>, StoreError> {
+    let doing = failed("put a cut in force");
+    match find(conn, cut.scope)? {
+        Some(mut found) => {
+            found.merge(cut.clone());
+            write(conn, &found).map_err(&doing)?;
+        }
+        None => write(conn, cut).map_err(&doing)?,
+    }
+    match (cut.scope, cut.cause) {
+        (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, EndpointId(lane.0)).map_err(&doing),
+        _ => Ok(None),
+    }
+}
+
+/// The row of a cut. What it spared is added to what is spared already.
+fn write(conn: &Connection, cut: &Cut) -> rusqlite::Result<()> {
     let (kind, scope) = scope_columns(cut.scope);
-    conn.prepare_cached(
-        "INSERT INTO cut (kind, scope, upto, cause, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (kind, scope) DO UPDATE SET upto = max(upto, excluded.upto)",
-    )?
-    .execute((kind, scope, key(cut.upto), cause_number(cut.cause), cut.at.as_millis()))?;
+    conn.prepare_cached("INSERT OR REPLACE INTO cut (kind, scope, upto, cause, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute((kind, scope, key(cut.upto), cause_number(cut.cause), cut.at.as_millis()))?;
     let mut spare = conn.prepare_cached("INSERT OR IGNORE INTO spared (kind, scope, delivery) VALUES (?1, ?2, ?3)")?;
     for delivery in &cut.spared {
         spare.execute((kind, scope, key(delivery.0)))?;
     }
-    match (cut.scope, cut.cause) {
-        (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, EndpointId(lane.0)),
-        _ => Ok(None),
-    }
+    Ok(())
 }
 
 pub(super) fn remove(conn: &Connection, scope: Scope) -> rusqlite::Result<()> {
@@ -44,20 +54,27 @@ pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
     let mut rows = sql.query([]).map_err(&doing)?;
     let mut cuts = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        cuts.push(Cut {
-            scope: stored_scope(get(row, 0)?, get(row, 1)?)?,
-            upto: stored_key(get(row, 2)?)?,
-            cause: stored_cause(get(row, 3)?)?,
-            at: Timestamp::from_millis(get(row, 4)?),
-            spared: Vec::new(),
-        });
+        cuts.push(stored(row)?);
     }
     Ok(cuts)
 }
 
-/// How far a cut reaches, if there is one of this scope.
-pub(super) fn reach(conn: &Connection, scope: Scope) -> Result<Option<i64>, StoreError> {
-    conn.prepare_cached("SELECT upto FROM cut WHERE kind = ?1 AND scope = ?2")
-        .and_then(|mut sql| sql.query_row(scope_columns(scope), |row| row.get(0)).optional())
-        .map_err(failed("read a cut"))
+/// The cut of this scope, if there is one, without what it spared.
+pub(super) fn find(conn: &Connection, scope: Scope) -> Result<Option<Cut>, StoreError> {
+    let doing = failed("read a cut");
+    let mut sql = conn
+        .prepare_cached("SELECT kind, scope, upto, cause, at_ms FROM cut WHERE kind = ?1 AND scope = ?2")
+        .map_err(&doing)?;
+    let mut rows = sql.query(scope_columns(scope)).map_err(&doing)?;
+    rows.next().map_err(&doing)?.map(stored).transpose()
+}
+
+fn stored(row: &Row<'_>) -> Result<Cut, StoreError> {
+    Ok(Cut {
+        scope: stored_scope(get(row, 0)?, get(row, 1)?)?,
+        upto: stored_key(get(row, 2)?)?,
+        cause: stored_cause(get(row, 3)?)?,
+        at: Timestamp::from_millis(get(row, 4)?),
+        spared: Vec::new(),
+    })
 }

@@ -39,8 +39,10 @@ const CUT_MESSAGE: &str = select!(
 );
 const CUT_LANE: &str = select!("lane = ?1 AND id <= ?2 ORDER BY id LIMIT ?3");
 const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= ?2
-     AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1";
-const COUNT_LANE: &str = "SELECT count(*) FROM delivery WHERE lane = ?1 AND id <= ?2";
+     AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1
+     AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
+const COUNT_LANE: &str = "SELECT count(*) FROM delivery WHERE lane = ?1 AND id <= ?2
+     AND id NOT IN (SELECT delivery FROM spared WHERE kind = 1 AND scope = ?1)";
 const OVER: &str = select!("expires_ms <= ?1 AND state <> 2 ORDER BY id LIMIT ?2");
 const ONE: &str = select!("id = ?1");
 
@@ -54,8 +56,8 @@ pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, 
             delayed(conn, after, until, limit)?
         }
         Query::Spilled { lane, tier, order } => spilled(conn, lane, tier, order, limit)?,
-        Query::Cut(scope) => match cut::reach(conn, scope)? {
-            Some(upto) => covered(conn, scope, upto, limit)?,
+        Query::Cut(scope) => match cut::find(conn, scope)? {
+            Some(cut) => covered(conn, scope, key(cut.upto), limit)?,
             None => Vec::new(),
         },
         Query::Over { now } => rows(conn, OVER, (now.as_millis(), limit))?,
@@ -78,17 +80,17 @@ pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, S
     }
 }
 
-/// How many pending deliveries a cut covers.
-pub(super) fn count_covered(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
-    let Some(upto) = cut::reach(conn, scope)? else { return Ok(0) };
+/// How many pending deliveries a cut ends: what it spared is not among them.
+pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
+    let Some(cut) = cut::find(conn, scope)? else { return Ok(0) };
     let (sql, of) = match scope {
         Scope::Message(MessageId(message)) => (COUNT_MESSAGE, message),
         Scope::Lane(LaneId(lane)) => (COUNT_LANE, lane),
     };
     let count: i64 = conn
         .prepare_cached(sql)
-        .and_then(|mut sql| sql.query_row((key(of), upto), |row| row.get(0)))
-        .map_err(failed("count what a cut covers"))?;
+        .and_then(|mut sql| sql.query_row((key(of), key(cut.upto)), |row| row.get(0)))
+        .map_err(failed("count what a cut ends"))?;
     Ok(count.unsigned_abs())
 }
 
@@ -200,6 +202,7 @@ mod tests {
             assert_eq!(plan(sql), expected, "{sql}");
         }
         assert!(plan(CUT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(CUT_MESSAGE));
+        assert!(plan(COUNT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(COUNT_MESSAGE));
         assert!(plan(CUT_LANE).starts_with(by_key) && plan(OVER).starts_with("SCAN delivery"));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::failed;
 use super::thread::Joined;
 use crate::StoreError;
 
@@ -42,13 +43,16 @@ impl Readers {
         Ok(Self { jobs, _threads: threads })
     }
 
-    /// Runs `read` on one of the threads.
+    /// Runs `read` on one of the threads. All it reads is as of one moment.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let job = move |conn: &Connection| _ = reply.send(read(conn));
+        let job = move |conn: &Connection| {
+            let moment = conn.unchecked_transaction().map_err(failed("begin to read"));
+            _ = reply.send(moment.and_then(|moment| read(&moment)));
+        };
         self.jobs.send(Job::Read(Box::new(job))).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -72,5 +76,30 @@ fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>) {
             Some(Job::Read(read)) => read(conn),
             Some(Job::Stop) | None => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_sees_nothing_of_what_is_written_meanwhile() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let open = || Connection::open(folder.path().join("some.db")).expect("a file");
+        let writer = open();
+        writer.execute_batch("PRAGMA journal_mode = wal; CREATE TABLE some (id)").expect("a fresh file");
+        let readers = Readers::start(vec![open()]).expect("a thread");
+        let count = |conn: &Connection| {
+            conn.query_row("SELECT count(*) FROM some", [], |row| row.get::<_, i64>(0)).map_err(failed("count"))
+        };
+        let write = move || writer.execute_batch("INSERT INTO some VALUES (1)").map_err(failed("write"));
+        let found = readers.read(move |conn| {
+            let before = count(conn)?;
+            write()?;
+            Ok((before, count(conn)?))
+        });
+        assert_eq!(found.await.expect("a read"), (0, 0));
+        assert_eq!(readers.read(count).await.expect("a read"), 1, "the next one sees it");
     }
 }

@@ -15,20 +15,11 @@ use super::{failed, page};
 use crate::StoreError;
 use crate::row::{Attempt, Message, Shown};
 
-/// A delivery at `now`. Inside one read transaction: row, cuts and attempts belong together.
+/// A delivery at `now`.
 pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
-    let snapshot = conn.unchecked_transaction().map_err(failed("begin to read a delivery"))?;
-    let shown = match page::one(&snapshot, id)? {
-        Some(mut row) => {
-            row.delivery.state = state_at(&snapshot, &row.delivery, now)?;
-            Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(&snapshot, id)?.0 }
-        }
-        None => match ended(&snapshot, id)? {
-            Some(shown) => shown,
-            None => return Ok(None),
-        },
-    };
-    Ok(Some(shown))
+    let Some(mut row) = page::one(conn, id)? else { return ended(conn, id) };
+    row.delivery.state = state_at(conn, &row.delivery, now)?;
+    Ok(Some(Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
 }
 
 /// A message with its payload.

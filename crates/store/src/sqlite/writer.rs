@@ -33,17 +33,40 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// Something to write.
 pub(super) enum Request {
-    Open { start: Option<Start>, reply: Reply<Start> },
-    Accept { session: Session, messages: Vec<Accepted>, room: u32, reply: Reply<()> },
-    Settle { session: Session, settlements: Vec<Settlement>, settled: Vec<Settled>, reply: Reply<Vec<Settled>> },
-    Change { session: Session, change: Change, reply: Reply<()> },
+    Open {
+        start: Option<Start>,
+        reply: Reply<Start>,
+    },
+    Accept {
+        session: Session,
+        messages: Vec<Accepted>,
+        room: u32,
+        reply: Reply<()>,
+    },
+    Settle {
+        session: Session,
+        settlements: Vec<Settlement>,
+        settled: Vec<Settled>,
+        reply: Reply<Vec<Settled>>,
+    },
+    /// Answered with how many it ended, where the writer has the time to count them.
+    Cut {
+        session: Session,
+        cut: Cut,
+        ended: Option<u64>,
+        reply: Reply<Option<u64>>,
+    },
+    Change {
+        session: Session,
+        change: Change,
+        reply: Reply<()>,
+    },
     Stop,
 }
 
 /// Something to write that has no answer but that it is done.
 pub(super) enum Change {
     Spill(Vec<DeliveryId>),
-    Cut(Cut),
     Uncut(Scope),
     Pause(Pause),
     Resume(PauseScope),
@@ -90,6 +113,7 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, shared: &Shared) {
         tracing::error!(reason, quiet = quiet.is_ok(), "the store stops writing; restart to recover");
         shared.stop(reason);
     }
+    shared.arrivals.close();
     drop(conn);
 }
 
@@ -138,15 +162,16 @@ impl Request {
             ),
             Self::Settle { settlements, .. } => (settlements.len(), 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
-            Self::Open { .. } | Self::Change { .. } | Self::Stop => (1, 0),
+            Self::Open { .. } | Self::Cut { .. } | Self::Change { .. } | Self::Stop => (1, 0),
         }
     }
 
     fn session(&self) -> Option<Session> {
         match self {
-            Self::Accept { session, .. } | Self::Settle { session, .. } | Self::Change { session, .. } => {
-                Some(*session)
-            }
+            Self::Accept { session, .. }
+            | Self::Settle { session, .. }
+            | Self::Cut { session, .. }
+            | Self::Change { session, .. } => Some(*session),
             Self::Open { .. } | Self::Stop => None,
         }
     }
@@ -156,9 +181,9 @@ impl Request {
             Self::Open { .. } => "begin a session",
             Self::Accept { .. } => "accept messages",
             Self::Settle { .. } => "settle deliveries",
+            Self::Cut { .. } => "put a cut in force",
             Self::Change { change, .. } => match change {
                 Change::Spill(_) => "spill deliveries",
-                Change::Cut(_) => "put a cut in force",
                 Change::Uncut(_) => "forget a cut",
                 Change::Pause(_) => "record a pause",
                 Change::Resume(_) => "end a pause",
@@ -258,9 +283,19 @@ impl<'c> Group<'c> {
             Request::Settle { session, settlements, settled, .. } => {
                 self.settle.run(*session, settlements, settled).map_err(failed(doing))
             }
+            Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Stop => Ok(()),
         }
+    }
+
+    fn cut(&mut self, cut: &Cut, ended: &mut Option<u64>) -> Result<(), StoreError> {
+        self.changed.extend(cut::put(self.conn, cut)?);
+        // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
+        if let Scope::Message(_) = cut.scope {
+            *ended = Some(page::count_ended(self.conn, cut.scope)?);
+        }
+        Ok(())
     }
 
     fn change(&mut self, change: &Change) -> rusqlite::Result<()> {
@@ -271,7 +306,6 @@ impl<'c> Group<'c> {
                     self.spill.raw_execute()?;
                 }
             }
-            Change::Cut(cut) => self.changed.extend(cut::put(self.conn, cut)?),
             Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
             Change::Pause(pause) => pause::put(self.conn, *pause)?,
             Change::Resume(scope) => pause::remove(self.conn, *scope)?,
@@ -341,6 +375,7 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
                 answers.push((reply, refusal.map_or(Ok(()), Err)));
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
+            Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));

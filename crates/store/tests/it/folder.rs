@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
@@ -223,6 +224,23 @@ async fn a_closed_store_answers_that_it_has_stopped() {
     assert!(again.message(message(session, 1).message.id).await.expect("a read").is_some());
 }
 
+#[tokio::test]
+async fn a_store_closed_while_nobody_fetches_answers_everybody() {
+    let folder = new_folder();
+    let store = open(folder.path());
+    let session = store.open().await.expect("a fresh store opens").session;
+    let large = message(session, 1);
+    // As much as may wait for the loop: the next one waits until it is fetched.
+    let body = Bytes::from(vec![b'x'; 64 << 20]);
+    let large = Accepted { message: Arc::new(Message { body, ..(*large.message).clone() }), ..large };
+    store.accept(session, vec![large]).await.expect("it is accepted");
+    let next = || tokio::time::timeout(Duration::from_secs(20), store.accept(session, vec![message(session, 3)]));
+    let (waited, ()) = tokio::join!(next(), store.close());
+    assert!(matches!(waited, Ok(Err(StoreError::Stopped))), "who waited: {waited:?}");
+    let late = next().await;
+    assert!(matches!(late, Ok(Err(StoreError::Stopped))), "who comes later: {late:?}");
+}
+
 fn open(folder: &Path) -> Sqlite {
     Sqlite::open_folder(folder).expect("the folder opens")
 }
@@ -279,7 +297,7 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
         attempt: Some(Attempt {
             number: 1,
             at: NOW,
-            took: std::time::Duration::from_millis(12),
+            took: Duration::from_millis(12),
             cause: Cause::Ok,
             status: Some(200),
         }),

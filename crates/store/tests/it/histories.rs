@@ -305,7 +305,7 @@ impl Both {
             spared.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).filter(in_scope).collect();
         spared.sort_unstable();
         spared.dedup();
-        let cut = Cut { scope, upto: row.id.0, cause, at: at(30), spared };
+        let cut = Cut { scope, upto: row.id.0, cause, at: at(30 + i64::from(row.attempts)), spared };
         let expected = self.memory.cut(self.session, cut.clone()).await.expect("memory cuts");
         assert_eq!(self.sqlite().cut(self.session, cut).await.expect("it cuts"), expected);
     }

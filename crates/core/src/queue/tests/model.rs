@@ -496,7 +496,6 @@ impl Model {
             message: row.delivery.message,
             lane: row.delivery.lane,
             attempt: row.delivery.attempts + 1,
-            expires: row.delivery.expiry.at(),
             compact: row.delivery.compact == Compact::InUse,
         };
         assert_eq!(*start, expected);

@@ -171,6 +171,16 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
     };
     match verdict.class {
         Class::Delivered => decision.state = taken(delivery, now),
+        Class::Credential => {
+            decision.attempts = delivery.attempts;
+            decision.state = delivery.put_back(now);
+            decision.lane_hold = Some(Hold { why: Why::Credential, until: None });
+        }
+        Class::Ours => {
+            decision.attempts = delivery.attempts;
+            decision.limited_in_a_row = delivery.limited_in_a_row;
+            decision.state = delivery.put_back(now + OWN_FAULT_WAIT);
+        }
         // A receipt already proved that it arrived, whatever the attempt looked like from here.
         _ if delivery.receipt_kept => decision.state = State::Delivered { at: now },
         Class::Dead | Class::Decided => decision.state = State::Dead { at: now, cause: verdict.cause },
@@ -187,16 +197,6 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
             };
         }
         Class::TooLarge => decision.state = State::Dead { at: now, cause: verdict.cause },
-        Class::Credential => {
-            decision.attempts = delivery.attempts;
-            decision.state = delivery.put_back(now);
-            decision.lane_hold = Some(Hold { why: Why::Credential, until: None });
-        }
-        Class::Ours => {
-            decision.attempts = delivery.attempts;
-            decision.limited_in_a_row = delivery.limited_in_a_row;
-            decision.state = delivery.put_back(now + OWN_FAULT_WAIT);
-        }
         Class::Retry | Class::Limited => try_again(delivery, verdict, policy, now, roll, &mut decision),
     }
     decision

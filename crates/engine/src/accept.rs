@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_core::delivery::Expiry;
 use posthaste_core::fanout::Fanout;
 use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::queue::Place;
@@ -110,7 +111,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             public_id,
             correlation_id: correlation_id.clone(),
             accepted_at: now,
-            expires_at: new.ttl.map(|ttl| fanout.born() + ttl),
+            expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
             deliveries: deliveries.len(),
         };
         let message = Arc::new(Message {

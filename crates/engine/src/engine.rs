@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
 use posthaste_core::queue::{Explained, Limits, OnDead, Order};
 use posthaste_core::time::Timestamp;
 use posthaste_core::{Roll, pattern};
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Endpoint, EndpointStatus, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_store::{Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -220,15 +221,37 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if self.endpoint(tenant, EndpointId(shown.delivery.lane.0)).await?.is_none() {
             return Ok(None);
         }
-        let explained = if shown.delivery.state.is_terminal() {
+        Ok(Some(self.view(shown).await?))
+    }
+
+    /// A message of a tenant and where each of its deliveries is, by id.
+    pub async fn message(
+        &self,
+        tenant: TenantId,
+        id: MessageId,
+    ) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
+        let Some(message) = self.store.message(id).await?.filter(|message| message.tenant == tenant) else {
+            return Ok(None);
+        };
+        let mut views = Vec::new();
+        for shown in self.store.deliveries(id, self.clock.now()).await? {
+            views.push(self.view(shown).await?);
+        }
+        Ok(Some((message, views)))
+    }
+
+    /// What is durable of a delivery, and what only the loop knows of it.
+    async fn view(&self, shown: Shown) -> Result<View, Ended> {
+        let Delivery { id, lane, state, .. } = shown.delivery;
+        let explained = if state.is_terminal() {
             None
         } else {
-            match self.handle.ask(Command::Explain(id, shown.delivery.lane, shown.delivery.state)).await? {
+            match self.handle.ask(Command::Explain(id, lane, state)).await? {
                 Answer::Explained(explained) => Some(explained),
                 _ => None,
             }
         };
-        Ok(Some(View { shown, explained }))
+        Ok(View { shown, explained })
     }
 
     /// Ends every delivery of a message that is not in flight: how many were ended, and how many

@@ -52,7 +52,8 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             an_unknown_delivery_is_stale
             every_settlement_stands_for_itself
             a_row_moves_to_the_place_it_is_settled_in
-            spilled_rows_move_behind_their_window;
+            spilled_rows_move_behind_their_window
+            a_message_s_deliveries_are_its_own_pending_or_ended;
         page:
             left_rows_are_ready_ones_of_earlier_writers_by_id
             delayed_rows_come_by_due_time_then_id

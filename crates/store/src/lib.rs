@@ -29,6 +29,9 @@ pub use row::{
     Session, Settled, Settlement, Shown, Start,
 };
 
+/// As many deliveries as one message has at most; their ids are the next after its own.
+pub const DELIVERIES_MAX: u64 = 1_000;
+
 /// Remembers messages, deliveries and what became of them.
 ///
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
@@ -44,7 +47,8 @@ pub trait Store: Send + Sync + 'static {
     /// still there to hear the answer.
     fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What was accepted since the last call, in the order of its commits. Waits for something.
+    /// What was accepted since the last call, in the order of its commits. Waits for something; an
+    /// empty answer means that the store has stopped and nothing will come.
     fn arrivals(&self) -> impl Future<Output = Vec<Arrival>> + Send;
 
     /// Records what became of deliveries; each is done or stale, on its own.
@@ -103,4 +107,21 @@ pub trait Store: Send + Sync + 'static {
         id: DeliveryId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+
+    /// Every delivery of a message as a reader sees it at `now`, by id. A store that keeps them
+    /// together need not look for them one by one.
+    fn deliveries(
+        &self,
+        message: MessageId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
+        async move {
+            let mut found = Vec::new();
+            for back in 1..=DELIVERIES_MAX {
+                let shown = self.delivery(DeliveryId(message.0.plus(back)), now).await?;
+                found.extend(shown.filter(|shown| shown.delivery.message == message));
+            }
+            Ok(found)
+        }
+    }
 }

@@ -21,7 +21,7 @@ use crate::row::{
     Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row, Session,
     Settled, Settlement, Shown, Start,
 };
-use crate::{Store, StoreError};
+use crate::{DELIVERIES_MAX, Store, StoreError};
 
 /// Everything a store keeps, in maps.
 #[derive(Debug, Default)]
@@ -257,6 +257,16 @@ impl Memory {
         Some(Shown { delivery, place: Some(row.place), attempts })
     }
 
+    /// See [`Store::deliveries`].
+    pub fn deliveries(&self, message: MessageId, now: Timestamp) -> Vec<Shown> {
+        let ids = DeliveryId(message.0.plus(1))..=DeliveryId(message.0.plus(DELIVERIES_MAX));
+        let pending = self.pending.range(ids.clone()).map(|(id, row)| (*id, row.delivery.message));
+        let ended = self.ended.range(ids).map(|(id, delivery)| (*id, delivery.message));
+        let mine: BTreeSet<DeliveryId> =
+            pending.chain(ended).filter(|(_, of)| *of == message).map(|(id, _)| id).collect();
+        mine.into_iter().filter_map(|id| self.delivery(id, now)).collect()
+    }
+
     /// How many deliveries are pending.
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -296,8 +306,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// The store's content, for a look or a prepared start.
-    pub fn lock(&self) -> MutexGuard<'_, Memory> {
+    fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -396,5 +405,13 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
         ready(Ok(self.lock().delivery(id, now)))
+    }
+
+    fn deliveries(
+        &self,
+        message: MessageId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
+        ready(Ok(self.lock().deliveries(message, now)))
     }
 }

@@ -210,4 +210,8 @@ impl Store for Sqlite {
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
     }
+
+    async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
+        self.readers.read(move |conn| show::of_message(conn, message, now)).await
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::nearest::nearest;
-use super::spec::{JitterSpec, PolicySpec, WAIT_MAX};
+use super::spec::{JitterSpec, PolicySpec, WAIT_MAX, echo};
 
 /// Every preset's name, the default first.
 pub const PRESETS: [&str; 9] =
@@ -31,7 +31,7 @@ impl UnknownPolicy {
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, nearest, all) = (&self.name, self.nearest, PRESETS.join(", "));
+        let (name, nearest, all) = (echo(&self.name), self.nearest, PRESETS.join(", "));
         write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
     }
 }
@@ -144,6 +144,8 @@ mod tests {
             "there is no policy \"webhok\"; the nearest is webhook, and the presets are webhook, gethook, web-push, \
              backend, apns, exponential, linear, fixed, standard-webhooks"
         );
+        let long = UnknownPolicy::new(&"é".repeat(1_000_000)).to_string();
+        assert!(long.chars().count() < 240, "{long}");
     }
 
     /// Each preset's waits in seconds, `aimed at [earliest … latest]`, tier by tier.

@@ -321,11 +321,16 @@ impl Reader<'_> {
 }
 
 fn none_of(written: &str, names: &[&str]) -> String {
+    format!("{:?} is none of {}", echo(written), names.join(", "))
+}
+
+/// What somebody wrote, as far as it is said back.
+pub(super) fn echo(written: &str) -> String {
     let mut echo: String = written.chars().take(ECHO_CHARS_MAX).collect();
     if echo.len() < written.len() {
         echo.push('…');
     }
-    format!("{echo:?} is none of {}", names.join(", "))
+    echo
 }
 
 #[cfg(test)]

@@ -311,11 +311,11 @@ fn a_receipt_for_what_was_never_sent_changes_nothing() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
     send(&mut queue, NOW);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::StoreUnavailable));
-    assert_eq!(record.delivery.attempts, 0, "our own fault");
-    assert_eq!(queue.receipt(NOW, record.delivery.id), None);
-    assert_eq!(queue.recorded(NOW, record.delivery.id), Recorded::Waits);
+    let id = DeliveryId::from_raw(1);
+    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable)), None, "nothing was tried");
+    assert_eq!(queue.receipt(NOW, id), None);
     assert_eq!(queue.refused_moves(), 0);
+    send(&mut queue, NOW + seconds(2));
 }
 
 #[test]
@@ -323,8 +323,12 @@ fn our_own_fault_does_not_hide_why_the_receiver_failed() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &Delivery { attempts: 1, last_cause: Some(Cause::DnsNotFound), ..delivery(1) });
     send(&mut queue, NOW);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::StoreUnavailable));
-    assert_eq!(record.delivery.last_cause, Some(Cause::DnsNotFound));
+    let own_fault = Verdict::of(Cause::StoreUnavailable);
+    assert_eq!(queue.settle(NOW, ROLL, DeliveryId::from_raw(1), &own_fault), None, "no attempt was spent");
+    let later = NOW + seconds(2);
+    send(&mut queue, later);
+    let record = settle(&mut queue, later, 1, &Verdict::of(Cause::DnsNotFound));
+    assert_eq!((record.attempts_before, record.delivery.last_cause), (1, Some(Cause::DnsNotFound)));
 }
 
 #[test]

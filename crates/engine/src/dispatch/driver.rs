@@ -153,7 +153,12 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
                 Some(reply) = calls.next(), if !calls.is_empty() => self.replied(reply?),
                 finished = self.transport.finished() => Event::Finished(finished),
                 Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
-                arrivals = store.arrivals() => Event::Arrived(arrivals),
+                arrivals = store.arrivals() => {
+                    if arrivals.is_empty() {
+                        return Err(StoreError::Stopped);
+                    }
+                    Event::Arrived(arrivals)
+                }
                 () = &mut timer => {
                     if wake == follow_at {
                         follow_at += FOLLOW_EVERY;

@@ -44,9 +44,10 @@ impl Arrivals {
         self.room.add_permits(room as usize);
     }
 
-    /// Ends the wait for room: nothing is accepted any more.
+    /// Ends the wait for room and for arrivals: nothing is accepted any more.
     pub(super) fn close(&self) {
         self.room.close();
+        self.arrived.notify_one();
     }
 
     /// Hands over what one group accepted, in the order of its commit.
@@ -66,13 +67,16 @@ impl Arrivals {
         self.arrived.notify_one();
     }
 
-    /// Everything that has arrived; waits for something.
+    /// Everything that has arrived; waits for something. Nothing when nothing will come any more.
     pub(super) async fn fetch(&self) -> Vec<Arrival> {
         loop {
             let fetched = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if !fetched.arrivals.is_empty() {
                 self.give_back(fetched.room);
                 return fetched.arrivals;
+            }
+            if self.room.is_closed() {
+                return Vec::new();
             }
             self.arrived.notified().await;
         }

@@ -1,15 +1,17 @@
 //! The data folder: one process at a time, and nobody else reads it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::StoreError;
 
 /// The owner's alone: payloads and secrets are in it.
 const FOLDER_MODE: u32 = 0o700;
-const LOCK_MODE: u32 = 0o600;
+const FILE_MODE: u32 = 0o600;
+
+const DATABASE: &str = "posthaste.db";
 
 /// A data folder this process has to itself, until it is dropped.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Folder {
 
     /// The database in it.
     pub(super) fn database(&self) -> PathBuf {
-        self.path.join("posthaste.db")
+        self.path.join(DATABASE)
     }
 
     /// Why it cannot be used.
@@ -38,12 +40,12 @@ impl Folder {
     }
 }
 
+/// Makes the folder if it is missing. One that is there keeps its permissions: it may be shared on
+/// purpose. What is kept in it is the owner's alone either way.
 fn make_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
-    let mode = fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        fs::set_permissions(path, Permissions::from_mode(FOLDER_MODE))?;
-    }
+    // The files SQLite adds beside the database get its permissions.
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path.join(DATABASE))?;
     Ok(())
 }
 
@@ -53,7 +55,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(LOCK_MODE)
+        .mode(FILE_MODE)
         .open(path.join("lock"))
         .map_err(|error| refused(path, format!("cannot open its lock: {error}")))?;
     match file.try_lock() {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::{failed, page};
-use crate::StoreError;
+use crate::{DELIVERIES_MAX, StoreError};
 use crate::row::{Attempt, Message, Shown};
 
 /// A delivery at `now`.
@@ -20,6 +20,22 @@ pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<
     let Some(mut row) = page::one(conn, id)? else { return ended(conn, id) };
     row.delivery.state = state_at(conn, &row.delivery, now)?;
     Ok(Some(Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
+}
+
+// A message's deliveries have the ids that follow its own.
+const OF_MESSAGE: &str = "SELECT id FROM delivery WHERE id > ?1 AND id <= ?2 AND back = id - ?1
+     UNION SELECT id FROM outcome WHERE id > ?1 AND id <= ?2 AND back = id - ?1 ORDER BY id";
+
+/// Every delivery of a message at `now`, by id.
+pub(super) fn of_message(conn: &Connection, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
+    let doing = failed("read the deliveries of a message");
+    let mut sql = conn.prepare_cached(OF_MESSAGE).map_err(&doing)?;
+    let mut rows = sql.query((key(message.0), key(message.0.plus(DELIVERIES_MAX)))).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        found.extend(read(conn, DeliveryId(stored_key(get(row, 0)?)?), now)?);
+    }
+    Ok(found)
 }
 
 /// A message with its payload.

@@ -121,7 +121,7 @@ fn a_newer_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn the_folder_is_its_owner_s_alone() {
+fn what_is_kept_is_its_owner_s_alone_and_a_folder_that_was_there_stays_as_it_was() {
     let parent = new_folder();
     for (name, made_before) in [("made", false), ("found", true)] {
         let path = parent.path().join(name).join("deeper");
@@ -130,8 +130,9 @@ fn the_folder_is_its_owner_s_alone() {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own folder");
         }
         drop(open(&path));
-        let mode = fs::metadata(&path).expect("the folder is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700, "{name}");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), if made_before { 0o755 } else { 0o700 }, "{name}");
+        assert_eq!(mode(&path.join("posthaste.db")), 0o600, "{name}");
     }
     let file = parent.path().join("file");
     fs::write(&file, b"").expect("a file");
@@ -204,6 +205,8 @@ async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
     assert!(matches!(next, Err(StoreError::Stopped)), "it stops for good: {next:?}");
     let reason = store.stopped().expect("it keeps the reason");
     assert!(reason.starts_with("cannot settle deliveries: ") && reason.contains("outcome"), "{reason}");
+    assert_eq!(store.arrivals().await.len(), 1, "what was accepted before still arrives");
+    assert!(store.arrivals().await.is_empty(), "then its loop hears that nothing will come any more");
     let row = store.page(Query::One(id(&first)), 1).await.expect("reading goes on");
     assert_eq!(row.rows[0].delivery, first.deliveries[0].delivery, "nothing of the failed group is left");
 }

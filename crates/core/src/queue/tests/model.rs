@@ -179,7 +179,13 @@ impl Model {
         let lane = index(before.lane);
         let roll = self.roll();
         let decision = delivery::settle(&before, verdict, &self.lanes[lane].settings.policy, self.now, roll);
-        let record = self.queue.settle(self.now, roll, before.id, verdict).expect("it is in flight");
+        let settled = self.queue.settle(self.now, roll, before.id, verdict);
+        if decision.attempts == before.attempts {
+            assert_eq!(settled, None, "nothing was tried, so nothing is recorded");
+            self.lanes[lane].holds.extend(decision.lane_hold);
+            return self.waits_again(at, decision.state.due().unwrap_or(self.now));
+        }
+        let record = settled.expect("it is in flight");
         assert_eq!(record.ends_endpoint, decision.ends_endpoint);
         self.lanes[lane].holds.extend(decision.lane_hold);
         self.decided(at, &decision, record.clone());
@@ -191,12 +197,16 @@ impl Model {
     fn put_back(&mut self, nth: usize, after: Duration) {
         let Some(at) = self.nth(nth, |row| row.at == At::InFlight) else { return };
         let due = self.now + after;
+        self.queue.put_back(self.now, self.rows[at].delivery.id, due);
+        self.waits_again(at, due);
+    }
+
+    fn waits_again(&mut self, at: usize, due: Timestamp) {
         let row = &mut self.rows[at];
         row.at = At::Waits;
         row.delivery.state = row.delivery.put_back(due);
         // A receipt for what was never sent means nothing.
         row.delivery.receipt_kept &= row.delivery.attempts > 0;
-        self.queue.put_back(self.now, row.delivery.id, due);
     }
 
     fn recorded(&mut self, nth: usize) {

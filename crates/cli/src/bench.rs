@@ -19,6 +19,7 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_testkit::caller::{Answer, call};
 use serde::Serialize;
 
+use crate::say::say;
 use child::Child;
 use part::{Stats, Worked};
 
@@ -71,9 +72,9 @@ struct Figures {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let figures = crate::serve::runtime()?.block_on(measure(args))?;
     if args.json {
-        println!("{}", serde_json::to_string(&figures)?);
+        say!("{}", serde_json::to_string(&figures)?)?;
     } else {
-        println!("{}", table(args, &figures));
+        say!("{}", table(args, &figures))?;
     }
     ensure!(
         figures.delivered >= figures.accepted,

@@ -17,6 +17,7 @@ use posthaste_engine::connector;
 use posthaste_engine::target::{HostPattern, TargetRules};
 use posthaste_server::duration;
 use posthaste_server::run::ATTEMPT_TIMEOUT_MAX;
+use tracing_subscriber::filter::Targets;
 
 use layer::{Layers, Setting};
 
@@ -29,7 +30,7 @@ const FILE: &str = "posthaste.toml";
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) data: PathBuf,
-    pub(crate) log: tracing_subscriber::filter::Targets,
+    pub(crate) log: Targets,
     pub(crate) attempt_timeout: Duration,
     pub(crate) slots: u32,
     pub(crate) targets: TargetRules,
@@ -107,9 +108,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         "" => Err("must name a folder".to_owned()),
         folder => Ok(PathBuf::from(folder)),
     });
-    let log = layers.get("log", |setting| {
-        parsed(setting, "a level such as info, or a list such as \"info,posthaste_engine=debug\"")
-    });
+    let log = layers.get("log", log);
     let attempt_timeout = layers.get("attempt_timeout", |setting| {
         let range = Duration::from_secs(1)..=ATTEMPT_TIMEOUT_MAX;
         let given = duration::parse(setting.text()).filter(|given| range.contains(given));
@@ -140,6 +139,19 @@ fn read(layers: &mut Layers) -> Option<Config> {
             own_listen: Vec::new(),
         },
     })
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// A word alone is a level: as the name of a module it would silence everything else.
+fn log(setting: &Setting) -> Result<Targets, String> {
+    let levels = LEVELS.join(", ");
+    let form = format!("one of {levels}, or a list such as \"info,posthaste_engine=debug\"");
+    let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
+    if setting.text().split(',').all(|part| LEVELS.contains(&level(part).as_str())) {
+        return parsed(setting, &form);
+    }
+    Err(format!("must be {form}, not {:?}", setting.text()))
 }
 
 /// An attempt under way is a job of the connector's, which `serve` runs with its default bounds.
@@ -269,6 +281,18 @@ mod tests {
                 "POSTHASTE_TARGETS__DENY_HOSTS in the environment: each must be a host such as example.net or a pattern such as *.example.net, not \"*\"",
             ]
         );
+    }
+
+    #[test]
+    fn a_log_level_that_is_none_is_refused_and_the_levels_are_named() {
+        for good in ["info", "off", "info,posthaste_engine=debug", "warn, posthaste_store=trace"] {
+            assert!(parse(&[("POSTHASTE_LOG", good)], "", &Flags::default()).is_ok(), "{good}");
+        }
+        for bad in ["lots", "", "info,posthaste_engine", "posthaste_engine=lots", "info,"] {
+            let told = complaints(&[("POSTHASTE_LOG", bad)], "");
+            let says = "POSTHASTE_LOG in the environment: must be one of off, error, warn, info, debug, trace, or";
+            assert!(told[0].starts_with(says), "{told:?}");
+        }
     }
 
     #[test]

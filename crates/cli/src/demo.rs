@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::say::say;
 use crate::serve::{allow_this_machine, runtime, served};
 use ledger::Ledger;
 use show::Screen;
@@ -55,8 +56,7 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
         tokio::select! {
             biased;
             _ = tokio::signal::ctrl_c() => {
-                println!("\nstopped; nothing was left behind");
-                Ok(())
+                say!("\nstopped; nothing was left behind")
             }
             ended = play(config) => ended,
         }
@@ -73,21 +73,22 @@ async fn play(config: Config) -> Result<()> {
     services.spawn(serve(Arc::clone(&store), clock.clone(), config, listener, stop.clone()));
 
     let cast = cast(server, &clock).await?;
-    let mut screen = Screen::open(server, SCALE, MESSAGES, &cast);
+    let mut screen = Screen::open(server, SCALE, MESSAGES, &cast)?;
     let mut accepted = Vec::new();
     for number in 0..MESSAGES {
         accepted.push(send(server, &cast[number % cast.len()], number).await?);
-        screen.show(accepted.len(), &cast);
+        screen.show(accepted.len(), &cast)?;
         tokio::time::sleep(PACE).await;
     }
     let arrived = async {
         while !Ledger::of(&accepted, &cast).is_complete() {
             tokio::time::sleep(LOOK_AGAIN).await;
-            screen.show(accepted.len(), &cast);
+            screen.show(accepted.len(), &cast)?;
         }
+        Ok(())
     };
     // What is missing after this time is in the ledger, which says so.
-    let _ = tokio::time::timeout(ARRIVED_WITHIN, arrived).await;
+    tokio::time::timeout(ARRIVED_WITHIN, arrived).await.unwrap_or(Ok::<_, anyhow::Error>(()))?;
 
     let states = delivered_by_the_api(server, &cast).await?;
     stop.cancel();
@@ -95,7 +96,7 @@ async fn play(config: Config) -> Result<()> {
     ended?.context("the server ended badly")?;
     store.close().await;
     let ledger = Ledger::of(&accepted, &cast);
-    screen.close(&ledger, states);
+    screen.close(&ledger, states)?;
     ensure!(ledger.lost() == 0, "{} accepted messages did not arrive", ledger.lost());
     ensure!(states == accepted.len(), "the API calls {states} of {} deliveries delivered", accepted.len());
     Ok(())

@@ -9,6 +9,8 @@ use posthaste_core::tier::Tier;
 use posthaste_server::api::policies::Previewed;
 use posthaste_server::duration;
 
+use crate::say::say;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -24,8 +26,8 @@ enum Command {
         /// 1, 2, 3, transactional, promotional or engagement
         #[arg(long, default_value = "promotional", value_parser = tier)]
         tier: Tier,
-        /// How long the message is worth sending, such as 24h
-        #[arg(long, value_parser = ttl)]
+        /// How long the message is worth sending, such as 24h, or whole seconds; at most 30d
+        #[arg(long, value_parser = duration::parse_ttl)]
         ttl: Option<Duration>,
         /// Print what the API would answer
         #[arg(long)]
@@ -38,18 +40,13 @@ fn tier(text: &str) -> Result<Tier, String> {
     Tier::parse(text).ok_or_else(|| format!("use 1, 2, 3 or one of {names}"))
 }
 
-fn ttl(text: &str) -> Result<Duration, String> {
-    duration::parse(text).ok_or_else(|| "use a number and ms, s, m, h or d".to_owned())
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let Command::Preview { name, tier, ttl, json } = &args.command;
     let policy = Policy::named(name)?;
     let preview = policy.preview(*tier, *ttl);
     if *json {
-        println!("{}", serde_json::to_string_pretty(&Previewed::of(&preview))?);
+        say!("{}", serde_json::to_string_pretty(&Previewed::of(&preview))?)
     } else {
-        println!("{}\n\n{}", preview.text, preview.table().trim_end());
+        say!("{}\n\n{}", preview.text, preview.table().trim_end())
     }
-    Ok(())
 }

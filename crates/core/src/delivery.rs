@@ -166,7 +166,9 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
         previous_wait: delivery.previous_wait,
         limited_in_a_row: 0,
         compact: delivery.compact,
-        lane_hold: None,
+        // Whatever becomes of this one, the rest of its lane was asked to wait as well.
+        lane_hold: asked_until(verdict, policy, now, roll)
+            .map(|until| Hold { why: Why::RetryAfter, until: Some(until) }),
         ends_endpoint: false,
     };
     match verdict.class {
@@ -217,6 +219,12 @@ fn taken(delivery: &Delivery, now: Timestamp) -> State {
     }
 }
 
+/// Until when the receiver asked to be left alone; a zero says nothing.
+fn asked_until(verdict: &Verdict, policy: &Policy, now: Timestamp, roll: Roll) -> Option<Timestamp> {
+    let asked = verdict.retry_after.filter(|wait| !wait.is_zero())?.min(policy.retry_after_max());
+    Some(now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD))
+}
+
 fn try_again(
     delivery: &Delivery,
     verdict: &Verdict,
@@ -230,11 +238,6 @@ fn try_again(
         let in_a_row = if delivery.last_cause == Some(cause) { delivery.limited_in_a_row } else { 0 };
         decision.limited_in_a_row = in_a_row.saturating_add(1);
     }
-    // A Retry-After of zero says nothing: normal backoff.
-    let asked = verdict.retry_after.filter(|wait| !wait.is_zero()).map(|wait| wait.min(policy.retry_after_max()));
-    let asked_until = asked.map(|asked| now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD));
-    // Before anything is decided of this one: the rest of the lane was asked to wait as well.
-    decision.lane_hold = asked_until.map(|until| Hold { why: Why::RetryAfter, until: Some(until) });
     if matches!(delivery.expiry, Expiry::NowOrNever(_)) {
         decision.state = State::Expired { at: now };
         return;
@@ -243,7 +246,7 @@ fn try_again(
     let Some(backoff) = backoff.filter(|_| decision.limited_in_a_row < LIMITED_IN_A_ROW_MAX) else {
         return give_up(decision, now, cause);
     };
-    let due = match asked_until {
+    let due = match asked_until(verdict, policy, now, roll) {
         // Never earlier than asked. Never earlier than the policy either: a receiver that always
         // says "in a second" would otherwise use up every attempt within seconds.
         Some(until) => until.max(now + backoff),

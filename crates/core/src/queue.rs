@@ -165,6 +165,8 @@ pub struct Queue {
     lane_index: IdMap<LaneId, u32>,
     items: IdMap<DeliveryId, Item>,
     in_flight: BTreeSet<DeliveryId>,
+    /// Those whose outcome is being made durable.
+    recording: BTreeSet<DeliveryId>,
     turn: Turn,
     timers: Timers,
     /// Their time to live may be over.
@@ -521,6 +523,7 @@ impl Queue {
         let item = self.items.get_mut(&id).expect("records are made of what is in the window");
         move_to(&mut item.delivery, next, refused);
         item.stage = Stage::Recording;
+        self.recording.insert(id);
         // A strict lane's rows stay where their queue is found, also between attempts.
         item.place = if strict { Place::Spilled } else { Place::Delayed };
         Record {

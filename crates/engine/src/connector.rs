@@ -64,7 +64,8 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// A kept connection whose address was checked longer ago is checked again before its use.
     pub recheck_after: Duration,
-    /// How many connections one origin may have; further jobs queue.
+    /// How many connections one origin may have; further jobs queue. As many as there are slots by
+    /// default: whoever waits here could no longer be paused, cancelled or expired.
     pub connections_per_origin_max: usize,
     /// How many connections of all origins may wait idle; a further one is closed.
     pub idle_connections_max: usize,
@@ -82,7 +83,7 @@ impl Default for Settings {
             attempt_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
             recheck_after: Duration::from_secs(60),
-            connections_per_origin_max: 64,
+            connections_per_origin_max: 1024,
             idle_connections_max: 1024,
             jobs_max: 4096,
         }

@@ -41,8 +41,7 @@ use rows::Sweep;
 
 /// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
-/// With this many outcomes not yet written, nothing more is sent: what cannot be recorded must
-/// not be done.
+/// With this many outcomes not yet written, nothing more is sent.
 const UNSETTLED_MAX: usize = 4_096;
 /// Payloads that ride from accept to send without being read back.
 const RIDING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -99,6 +98,10 @@ pub struct Finished {
     pub took: Duration,
 }
 
+/// Counts the pauses of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseNumber(u64);
+
 /// Counts departures from the window: a page knows those before it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Departure(u64);
@@ -131,6 +134,8 @@ pub struct Dispatch {
     failed_calls: Vec<Call>,
     call_again_at: Timestamp,
     highest: Key,
+    /// The latest pause of each scope: a resume ends those before it was asked for.
+    pauses: BTreeMap<PauseScope, PauseNumber>,
     draining: bool,
 }
 
@@ -157,6 +162,7 @@ impl Dispatch {
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
             highest: Key::from_raw(0),
+            pauses: BTreeMap::new(),
             draining: false,
         }
     }
@@ -185,12 +191,14 @@ impl Dispatch {
 
     /// When to send [`Event::Woke`] if nothing happens before.
     pub fn wake_at(&self) -> Option<Timestamp> {
+        // What is not done while draining, or for want of writing, needs no waking for: the answer
+        // to a write wakes the loop.
         let sweeps = self.sweeps.values().filter(|sweep| !sweep.paging).map(|sweep| sweep.look_at).min();
-        [self.queue.wake_at(), self.late.look_at(), sweeps, Some(self.look_for_over_at), Some(self.call_again_at)]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at < Timestamp::MAX)
-            .min()
+        let scans = sweeps.into_iter().chain([self.look_for_over_at]).min();
+        let queue = self.queue.wake_at().filter(|_| self.may_pick());
+        let late = self.late.look_at().filter(|_| !self.draining);
+        let scans = scans.filter(|_| !self.draining && self.has_time_for_scans());
+        [queue, late, scans, Some(self.call_again_at)].into_iter().flatten().filter(|at| *at < Timestamp::MAX).min()
     }
 
     /// Whether a drain has come to its end: nothing is in flight and everything is recorded.
@@ -289,8 +297,11 @@ impl Dispatch {
             }
             Reply::Uncut => {}
             Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
-            Reply::Resumed(scope, ticket) => {
-                self.resume(now, scope);
+            Reply::Resumed(scope, pause, ticket) => {
+                // Somebody may have paused it again since.
+                if self.pause_of(scope) == pause {
+                    self.resume(now, scope);
+                }
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Reply::Failed(call) => {
@@ -341,7 +352,7 @@ impl Dispatch {
 
     fn pump(&mut self, now: Timestamp, roll: Roll, effects: &mut Vec<Effect>) {
         self.call_again(now, effects);
-        while !self.draining && self.unsettled.len() + self.settling.len() < UNSETTLED_MAX {
+        while self.may_pick() {
             match self.queue.next(now, roll) {
                 Some(Pick::Send(start)) => {
                     let message = self.riding.get(&start.delivery).cloned();
@@ -353,6 +364,11 @@ impl Dispatch {
         }
         self.read_what_is_due(now, effects);
         self.write_what_is_decided(effects);
+    }
+
+    /// Whether anything may be picked: what cannot be recorded must not be done.
+    fn may_pick(&self) -> bool {
+        !self.draining && self.unsettled.len() + self.settling.len() < UNSETTLED_MAX
     }
 
     fn write_what_is_decided(&mut self, effects: &mut Vec<Effect>) {
@@ -379,7 +395,7 @@ impl Dispatch {
 
     fn record(&mut self, record: Record, attempt: Option<Attempt>) {
         if record.pauses_lane {
-            self.queue.pause_lane(record.delivery.lane, Hold { why: Why::Paused, until: None });
+            self.pause(Pause { scope: PauseScope::Lane(record.delivery.lane), until: None });
         }
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
     }
@@ -403,7 +419,13 @@ impl Dispatch {
         }
     }
 
+    /// Which pause of this scope is the latest.
+    fn pause_of(&self, scope: PauseScope) -> PauseNumber {
+        self.pauses.get(&scope).copied().unwrap_or(PauseNumber(0))
+    }
+
     fn pause(&mut self, pause: Pause) {
+        self.pauses.entry(pause.scope).or_insert(PauseNumber(0)).0 += 1;
         let hold = Hold { why: Why::Paused, until: pause.until };
         match pause.scope {
             PauseScope::All => self.queue.pause_all(hold),
@@ -420,3 +442,6 @@ impl Dispatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

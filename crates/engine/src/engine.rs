@@ -24,6 +24,8 @@ use crate::dispatch::{Answer, Command};
 use crate::target::{Refusal, Target};
 use crate::webhooks::Webhooks;
 
+const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
+
 /// What an engine is started with.
 #[derive(Debug)]
 pub struct Settings {
@@ -225,11 +227,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A message of a tenant and where each of its deliveries is, by id.
-    pub async fn message(
-        &self,
-        tenant: TenantId,
-        id: MessageId,
-    ) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
+    pub async fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
         let Some(message) = self.store.message(id).await?.filter(|message| message.tenant == tenant) else {
             return Ok(None);
         };

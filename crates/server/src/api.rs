@@ -4,6 +4,7 @@ pub mod deliveries;
 pub mod endpoints;
 pub mod health;
 pub mod messages;
+mod origin;
 pub mod policies;
 pub mod switch;
 
@@ -11,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Query, Request};
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use axum::{Router, middleware};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use posthaste_core::id::{EndpointId, TenantId};
@@ -84,10 +86,13 @@ impl<S: Store, C: Clock> Api<S, C> {
 pub fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     Router::new()
         .route("/v1/messages", only("POST", post(messages::send)))
+        .route("/v1/messages/{id}", only("GET", get(messages::show)))
         .route("/v1/messages/{id}/cancel", only("POST", post(messages::cancel)))
         .route("/v1/deliveries/{id}", only("GET", get(deliveries::show)))
         .route("/v1/endpoints", only("GET, POST", get(endpoints::list).post(endpoints::make)))
         .route("/v1/endpoints/{id}", only("GET", get(endpoints::show)))
+        .route("/v1/endpoints/{id}/pause", only("POST", post(endpoints::pause)))
+        .route("/v1/endpoints/{id}/enable", only("POST", post(endpoints::enable)))
         .route("/v1/policies", only("GET", get(policies::list)))
         .route("/v1/policies/preview", only("POST", post(policies::preview)))
         .route("/v1/pause", only("POST", post(switch::pause)))
@@ -95,6 +100,7 @@ pub fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
         .route("/healthz", only("GET", get(health::alive)))
         .route("/readyz", only("GET", get(health::ready)))
         .fallback(async |uri: Uri| Problem::no_route(&uri))
+        .layer(middleware::from_fn(origin::guard))
         .with_state(api)
 }
 
@@ -103,11 +109,27 @@ fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRou
     routes.fallback(async move |uri: Uri| Problem::method(&uri, allow))
 }
 
+/// What a path names. One that is no text names nothing.
+pub struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<String>::from_request_parts(parts, state).await;
+        named.map(|Path(named)| Self(named)).map_err(|_| Problem::no_route(&parts.uri))
+    }
+}
+
 /// A request's body, once everything about the request but the body has been found fine.
 async fn body(request: Request) -> Result<Bytes, Problem> {
     let (head, body) = request.into_parts();
     no_parameters(&head.uri)?;
     check_headers(&head.headers)?;
+    // A page elsewhere can make a browser send a body, but not declare it as JSON unasked.
+    if !body.is_end_stream() && !head.headers.contains_key(CONTENT_TYPE) {
+        return Err(not_json());
+    }
     let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     match read {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -126,7 +148,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     if let Some(declared) = headers.get(CONTENT_TYPE)
         && !is_json(declared.as_bytes())
     {
-        return Err(Problem::new(Code::NotJson, "send content-type: application/json"));
+        return Err(not_json());
     }
     if headers.contains_key(IDEMPOTENCY_KEY) {
         // Taking the header and not keeping its promise would be worse than refusing it.
@@ -138,6 +160,10 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
         return Err(Problem::new(Code::NotBuiltYet, detail));
     }
     Ok(())
+}
+
+fn not_json() -> Problem {
+    Problem::new(Code::NotJson, "send content-type: application/json")
 }
 
 fn is_json(declared: &[u8]) -> bool {

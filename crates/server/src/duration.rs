@@ -8,12 +8,30 @@ const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_0
 /// Says what a duration looks like; the end of a complaint.
 pub const FORM: &str = "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\", or whole seconds";
 
+/// The longest TTL of a webhook.
+const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
+
 /// Reads one number with its unit.
 pub fn parse(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
     Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*ms)?))
+}
+
+/// A TTL as somebody types it, outside of JSON: whole seconds need no unit.
+pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let read = if is_plain { parse(&format!("{text}s")) } else { parse(text) };
+    bounded_ttl(read.ok_or_else(|| format!("must be {FORM}"))?)
+}
+
+/// A TTL within its bound.
+pub(crate) fn bounded_ttl(ttl: Duration) -> Result<Duration, String> {
+    if ttl > TTL_MAX {
+        return Err(format!("must be at most {}, the bound of webhooks", write(TTL_MAX)));
+    }
+    Ok(ttl)
 }
 
 /// Writes a duration exactly, in the longest unit that needs no fraction.
@@ -44,6 +62,24 @@ mod tests {
     fn what_is_no_duration_is_refused() {
         for text in ["", "s", "30", "30 s", "-1s", "1.5h", "2w", "1h30m", "99999999999999999999s", "300000000000d"] {
             assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_a_duration_or_whole_seconds_up_to_its_bound() {
+        for (text, seconds) in
+            [("0", 0), ("0s", 0), ("90", 90), ("2h", 7_200), ("30d", 2_592_000), ("2592000", 2_592_000)]
+        {
+            assert_eq!(parse_ttl(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for (text, says) in [
+            ("31d", "at most 30d"),
+            ("2592001", "at most 30d"),
+            ("soon", "a duration"),
+            ("+1", "a duration"),
+            ("", "a duration"),
+        ] {
+            assert!(parse_ttl(text).is_err_and(|told| told.contains(says)), "{text}");
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::problem::{Code, Complaint, Problem};
+use crate::problem::{Code, Complaint, Complaints, Problem};
 use posthaste_core::policy::nearest;
 
 /// Deeper JSON is an attack on somebody's parser.
@@ -24,7 +24,7 @@ pub(crate) struct Object<'a> {
     fields: Vec<(Cow<'a, str>, &'a RawValue)>,
     known: Vec<&'static str>,
     not_built: Vec<&'static str>,
-    complaints: Vec<Complaint>,
+    complaints: Complaints,
     /// Whether something was refused only because it is not there yet.
     asks_too_much: bool,
 }
@@ -62,11 +62,18 @@ impl<'a> Object<'a> {
     /// Takes over what was wrong with an inner object.
     pub(crate) fn absorb(&mut self, inner: Object<'a>) {
         self.asks_too_much |= inner.asks_too_much;
-        self.complaints.extend(inner.into_complaints());
+        self.complaints.absorb(inner.into_complaints());
     }
 
     fn new(pointer: String, fields: Vec<(Cow<'a, str>, &'a RawValue)>) -> Self {
-        Self { pointer, fields, known: Vec::new(), not_built: Vec::new(), complaints: Vec::new(), asks_too_much: false }
+        Self {
+            pointer,
+            fields,
+            known: Vec::new(),
+            not_built: Vec::new(),
+            complaints: Complaints::default(),
+            asks_too_much: false,
+        }
     }
 
     /// A field's value, if it is there and makes sense. `null` is the same as leaving it out.
@@ -90,9 +97,9 @@ impl<'a> Object<'a> {
         name: &'static str,
         parse: impl FnOnce(&'a RawValue) -> Result<T, String>,
     ) -> Option<T> {
-        let before = self.complaints.len();
+        let before = self.complaints.count();
         let value = self.get(name, parse);
-        if value.is_none() && self.complaints.len() == before {
+        if value.is_none() && self.complaints.count() == before {
             self.complain(name, "is needed".to_owned());
         }
         value
@@ -114,7 +121,7 @@ impl<'a> Object<'a> {
 
     /// Adds a complaint about a field.
     pub(crate) fn complain(&mut self, name: &str, detail: String) {
-        self.complaints.push(Complaint { pointer: format!("{}/{name}", self.pointer), detail });
+        self.complaints.add(|| Complaint { pointer: format!("{}/{name}", self.pointer), detail });
     }
 
     /// Ends the reading: everything was fine, or everything that was not.
@@ -128,20 +135,20 @@ impl<'a> Object<'a> {
         Err(Problem::of_body(code, complaints))
     }
 
-    fn into_complaints(mut self) -> Vec<Complaint> {
-        for (name, _) in std::mem::take(&mut self.fields) {
-            if self.known.contains(&name.as_ref()) {
-                self.complain(&escaped(&name), "is written twice".to_owned());
-                continue;
-            }
-            let usable = self.known.iter().copied().filter(|known| !self.not_built.contains(known));
-            let detail = match nearest(&name, usable) {
-                Some(nearest) => format!("there is no such field; the nearest is {nearest}"),
-                None => "there is no such field".to_owned(),
-            };
-            self.complain(&escaped(&name), detail);
+    fn into_complaints(self) -> Complaints {
+        let Self { pointer, fields, known, not_built, mut complaints, .. } = self;
+        for (name, _) in fields {
+            complaints.add(|| {
+                let usable = known.iter().copied().filter(|known| !not_built.contains(known));
+                let detail = match nearest(&name, usable) {
+                    _ if known.contains(&name.as_ref()) => "is written twice".to_owned(),
+                    Some(nearest) => format!("there is no such field; the nearest is {nearest}"),
+                    None => "there is no such field".to_owned(),
+                };
+                Complaint { pointer: format!("{pointer}/{}", escaped(&name)), detail }
+            });
         }
-        self.complaints
+        complaints
     }
 }
 
@@ -227,7 +234,7 @@ mod tests {
         inner.get("ttl", value::duration);
         object.absorb(inner);
         object.not_built(&["later"]);
-        object.into_complaints().into_iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
+        object.into_complaints().told().iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
     }
 
     #[test]

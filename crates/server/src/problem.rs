@@ -49,6 +49,7 @@ codes! {
     TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
     EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
     TooManyEndpoints "too_many_endpoints" BAD_REQUEST "more endpoints than one message may go to";
+    ForbiddenOrigin "forbidden_origin" FORBIDDEN "the request comes from where none may";
     NotFound "not_found" NOT_FOUND "there is no such thing";
     MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED "the route does not take this method";
     BodyTooSlow "body_too_slow" REQUEST_TIMEOUT "the body did not arrive in time";
@@ -69,6 +70,56 @@ pub struct Complaint {
     pub pointer: String,
     /// What, and the way out.
     pub detail: String,
+}
+
+/// As many are told; the rest are counted.
+const COMPLAINTS_MAX: usize = 20;
+
+/// What is wrong with a body: the first complaints, and how many more there are.
+#[derive(Debug, Default)]
+pub struct Complaints {
+    told: Vec<Complaint>,
+    untold: usize,
+}
+
+impl Complaints {
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+
+    /// Those that are put into words.
+    pub fn told(&self) -> &[Complaint] {
+        &self.told
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.told.len() + self.untold
+    }
+
+    /// Adds one, which is only put into words while there is room for it.
+    pub fn add(&mut self, complaint: impl FnOnce() -> Complaint) {
+        if self.told.len() < COMPLAINTS_MAX {
+            self.told.push(complaint());
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// Takes over others.
+    pub fn absorb(&mut self, others: Self) {
+        self.untold += others.untold;
+        others.told.into_iter().for_each(|one| self.add(|| one));
+    }
+}
+
+impl FromIterator<Complaint> for Complaints {
+    fn from_iter<I: IntoIterator<Item = Complaint>>(all: I) -> Self {
+        let mut complaints = Self::default();
+        all.into_iter().for_each(|one| complaints.add(|| one));
+        complaints
+    }
 }
 
 /// A refusal: what happened, which thing, and the way out.
@@ -102,8 +153,12 @@ impl Problem {
 
     /// Everything that is wrong with a body. Its detail is the first complaint's, so that a reader
     /// who looks no further still learns something.
-    pub fn of_body(code: Code, errors: Vec<Complaint>) -> Self {
-        let detail = errors.first().map(|first| format!("{}: {}", first.pointer, first.detail)).unwrap_or_default();
+    pub fn of_body(code: Code, complaints: Complaints) -> Self {
+        let Complaints { told: errors, untold } = complaints;
+        let mut detail = errors.first().map(|first| format!("{}: {}", first.pointer, first.detail)).unwrap_or_default();
+        if untold > 0 {
+            detail.push_str(&format!(" (the first of {}; {untold} more are not told)", errors.len() + untold));
+        }
         Self(Box::new(Inner { code, detail, errors, allow: None }))
     }
 
@@ -149,7 +204,7 @@ impl From<NotDone> for Problem {
 
 impl From<NotMade> for Problem {
     fn from(error: NotMade) -> Self {
-        let at = |pointer: &str, detail: String| vec![Complaint { pointer: pointer.to_owned(), detail }];
+        let at = |pointer: &str, detail| Complaints::from_iter([Complaint { pointer: pointer.to_owned(), detail }]);
         match error {
             NotMade::Store(error) => not_written(
                 &error,

@@ -9,9 +9,6 @@ use serde_json::value::RawValue;
 use crate::duration;
 use posthaste_core::policy::nearest;
 
-/// The longest TTL of a webhook.
-pub(crate) const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
-
 pub(crate) fn text(raw: &RawValue) -> Result<String, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a string".to_owned())
 }
@@ -42,11 +39,7 @@ pub(crate) fn durations(raw: &RawValue) -> Result<Vec<Duration>, String> {
 }
 
 pub(crate) fn ttl(raw: &RawValue) -> Result<Duration, String> {
-    let ttl = duration(raw)?;
-    if ttl > TTL_MAX {
-        return Err(format!("must be at most {}, the bound of webhooks", duration::write(TTL_MAX)));
-    }
-    Ok(ttl)
+    duration::bounded_ttl(duration(raw)?)
 }
 
 pub(crate) fn time(raw: &RawValue) -> Result<Timestamp, String> {
@@ -89,7 +82,7 @@ pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
 
 /// A time as the API writes it.
 pub(crate) fn write_time(at: Timestamp) -> String {
-    jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| at.to_string()).unwrap_or_default()
+    jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -113,7 +106,8 @@ mod tests {
     #[test]
     fn times_are_rfc_3339_and_come_back_as_they_went_in() {
         let at = time(&raw("\"2026-12-01T08:00:00.250Z\"")).expect("a time");
-        assert_eq!(write_time(at), "2026-12-01T08:00:00.25Z");
+        assert_eq!(write_time(at), "2026-12-01T08:00:00.250Z");
+        assert_eq!(write_time(Timestamp::from_millis(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(time(&raw("\"2026-12-01T10:00:00.25+02:00\"")), Ok(at));
         assert!(time(&raw("\"tomorrow\"")).is_err());
         assert!(time(&raw("1764576000")).is_err());

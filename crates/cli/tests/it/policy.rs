@@ -1,6 +1,6 @@
 //! `posthaste policy preview`.
 
-use crate::ended;
+use crate::{ended, posthaste};
 
 #[test]
 fn a_preview_is_words_and_a_table_or_json() {
@@ -20,4 +20,26 @@ fn a_policy_that_is_none_names_the_nearest() {
     assert!(!ok && complaint.contains("the nearest is webhook"), "{complaint}");
     let (ok, _, complaint) = ended(folder.path(), "policy preview webhook --tier 4");
     assert!(!ok && complaint.contains("use 1, 2, 3 or one of"), "{complaint}");
+}
+
+#[test]
+fn a_ttl_has_the_form_and_the_bounds_of_the_api() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for good in ["0", "90", "24h", "30d"] {
+        let (ok, _, complaint) = ended(folder.path(), &format!("policy preview webhook --ttl {good}"));
+        assert!(ok, "{good}: {complaint}");
+    }
+    let (ok, _, complaint) = ended(folder.path(), "policy preview webhook --ttl 31d");
+    assert!(!ok && complaint.contains("must be at most 30d"), "{complaint}");
+}
+
+#[test]
+fn a_reader_who_leaves_early_is_no_fault() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for line in ["policy preview webhook", "demo"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = posthaste(folder.path(), line).stdout(writer).output().expect("the command starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{line}: {output:?}");
+    }
 }

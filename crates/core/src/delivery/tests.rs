@@ -362,7 +362,7 @@ proptest! {
         prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
         prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
         prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
-        let counted = !matches!(verdict.class, Class::Ours | Class::Credential) || delivery.receipt_kept;
+        let counted = !matches!(verdict.class, Class::Ours | Class::Credential);
         prop_assert_eq!(decision.attempts, delivery.attempts.saturating_add(u16::from(counted)));
         if let (State::Retry { due, .. }, Class::Retry | Class::Limited) = (decision.state, verdict.class) {
             prop_assert!(decision.attempts < policy.max_attempts());

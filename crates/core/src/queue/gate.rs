@@ -11,11 +11,12 @@ use crate::id::{DeliveryId, Key, LaneId, TenantId};
 use crate::time::Timestamp;
 
 impl Queue {
-    /// Puts a cut in force and says what of it is in flight: those may still arrive.
+    /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
+    /// is being recorded has its outcome already.
     pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
         let spared = self
             .in_flight
-            .iter()
+            .union(&self.recording)
             .filter(|id| id.0 <= upto)
             .filter(|id| {
                 let delivery = &self.items[id].delivery;

@@ -263,6 +263,7 @@ impl Queue {
     pub(super) fn wait(&mut self, id: DeliveryId, now: Timestamp) {
         let item = self.items.get_mut(&id).expect("waits in the window");
         item.stage = Stage::Waiting;
+        self.recording.remove(&id);
         let due = item.delivery.state.due().unwrap_or(now);
         if let Some(at) = item.delivery.expiry.at() {
             self.timers.set(at, Timer::Over(id));
@@ -277,6 +278,7 @@ impl Queue {
     /// Forgets one: it has ended, or the store keeps it.
     pub(super) fn leave(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(item) = self.items.remove(&id) else { return };
+        self.recording.remove(&id);
         if self.in_flight.remove(&id) {
             let index = self.lane(item.delivery.lane);
             let lane = self.lane_mut(index);

@@ -10,7 +10,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query};
 
 use super::call::Call;
-use super::rows::Sweep;
+use super::rows::{EVERYTHING, Sweep};
 use super::{Departure, Dispatch, Effect};
 
 /// Tells an answer's asker.
@@ -56,8 +56,7 @@ impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::Cancel(message) => {
-                let everything = Key::from_raw(u64::MAX >> 1);
-                self.cut(now, Scope::Message(message), everything, Cause::Cancelled, Some(ticket), effects);
+                self.cut(now, Scope::Message(message), EVERYTHING, Cause::Cancelled, Some(ticket), effects);
             }
             Command::EndLane(lane, upto, cause) => {
                 self.cut(now, Scope::Lane(lane), upto, cause, Some(ticket), effects);
@@ -68,7 +67,9 @@ impl Dispatch {
                 effects.push(Effect::Store(Call::Pause(pause, ticket)));
             }
             // Durable before it is in force: a crash in between must not send what is paused.
-            Command::Resume(scope) => effects.push(Effect::Store(Call::Resume(scope, ticket))),
+            Command::Resume(scope) => {
+                effects.push(Effect::Store(Call::Resume(scope, self.pause_of(scope), ticket)));
+            }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
                 let explained = self.explain(now, delivery, lane, state);
@@ -122,6 +123,13 @@ impl Dispatch {
         if !self.receipts.contains_key(&id) {
             if let Some(row) = row {
                 self.take_in(now, row, asked);
+            }
+            return;
+        }
+        if self.queue.knows(id) {
+            // It came into the window by another page meanwhile.
+            for ticket in self.receipts.remove(&id).unwrap_or_default() {
+                self.receipt(now, ticket, id, effects);
             }
             return;
         }

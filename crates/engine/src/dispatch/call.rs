@@ -7,8 +7,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed};
 use posthaste_store::{Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
 
-use super::Departure;
 use super::asked::Ticket;
+use super::{Departure, PauseNumber};
 
 /// One call, one transaction.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub enum Call {
     Uncut(Scope),
     /// Record a pause.
     Pause(Pause, Ticket),
-    /// End a pause.
-    Resume(PauseScope, Ticket),
+    /// End a pause, and those before it.
+    Resume(PauseScope, PauseNumber, Ticket),
 }
 
 /// The answer to a [`Call`].
@@ -57,8 +57,8 @@ pub enum Reply {
     Uncut,
     /// The pause is durable.
     Paused(Ticket),
-    /// The pause is over.
-    Resumed(PauseScope, Ticket),
+    /// The pause is over, and those before it.
+    Resumed(PauseScope, PauseNumber, Ticket),
     /// The store could not: the call is made again.
     Failed(Call),
 }
@@ -88,9 +88,9 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
             store.pause(session, pause).await?;
             Reply::Paused(ticket)
         }
-        Call::Resume(scope, ticket) => {
+        Call::Resume(scope, pause, ticket) => {
             store.resume(session, scope).await?;
-            Reply::Resumed(scope, ticket)
+            Reply::Resumed(scope, pause, ticket)
         }
     })
 }
@@ -120,9 +120,9 @@ pub fn perform_now(memory: &mut Memory, session: Session, call: Call) -> Result<
             memory.pause(session, pause)?;
             Reply::Paused(ticket)
         }
-        Call::Resume(scope, ticket) => {
+        Call::Resume(scope, pause, ticket) => {
             memory.resume(session, scope)?;
-            Reply::Resumed(scope, ticket)
+            Reply::Resumed(scope, pause, ticket)
         }
     })
 }

@@ -26,8 +26,12 @@ const LOOK_FOR_OVER: Duration = Duration::from_secs(300);
 /// How soon a sweep looks again while some of its rows are under way.
 const SWEEP_AGAIN: Duration = Duration::from_secs(1);
 
+/// Higher than every id there can be.
+pub(super) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
 /// Far longer than any accept takes: whoever waits for one has given up by then.
 const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
+/// Far longer than an arrival takes from the commit to the loop.
+const MESSAGE_CUT_KEPT: Duration = Duration::from_secs(60);
 
 /// A cut whose rows are being turned into outcomes.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +51,11 @@ impl Sweep {
 
     /// When a cut without rows may be forgotten. A lane's is kept for as long as an accept that
     /// was under way when it was made could still become durable; a message's covers what is
-    /// durable already.
+    /// durable already, but its arrival may still be on the way here.
     fn forget_at(&self, scope: Scope) -> Timestamp {
         match scope {
             Scope::Lane(_) => self.since + LANE_CUT_KEPT,
-            Scope::Message(_) => self.since,
+            Scope::Message(_) => self.since + MESSAGE_CUT_KEPT,
         }
     }
 }
@@ -79,6 +83,9 @@ impl Dispatch {
 
     /// Reads whatever it is time to read.
     pub(super) fn read_what_is_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.draining {
+            return;
+        }
         if let Some(query) = self.late.next(now) {
             self.read(query, late::PAGE, effects);
         }
@@ -96,7 +103,7 @@ impl Dispatch {
 
     /// Reads rows that only need to be written off, unless there is plenty to write already.
     fn read_what_has_ended(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.unsettled.len() > SCAN_PAGE as usize {
+        if !self.has_time_for_scans() {
             return;
         }
         let due = |sweep: &Sweep| !sweep.paging && sweep.look_at <= now;
@@ -111,6 +118,11 @@ impl Dispatch {
             self.look_for_over_at = now + LOOK_FOR_OVER;
             self.read(Query::Over { now }, SCAN_PAGE, effects);
         }
+    }
+
+    /// Writing off comes after writing down.
+    pub(super) fn has_time_for_scans(&self) -> bool {
+        self.unsettled.len() <= SCAN_PAGE as usize
     }
 
     pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
@@ -275,7 +287,7 @@ impl Dispatch {
             self.lanes_asked.remove(&lane);
             // A lane without an endpoint has nowhere to send to.
             if !found.iter().any(|settings| settings.lane == lane) {
-                self.cut(now, Scope::Lane(lane), self.highest, Cause::EndpointGone, None, effects);
+                self.cut(now, Scope::Lane(lane), EVERYTHING, Cause::EndpointGone, None, effects);
             }
         }
     }

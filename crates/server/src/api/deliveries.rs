@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::{StatusCode, Uri};
 use posthaste_core::Why;
 use posthaste_core::id::{DeliveryId, EndpointId};
@@ -15,16 +15,12 @@ use posthaste_engine::engine::View;
 use posthaste_store::{Attempt, Store};
 use serde::Serialize;
 
-use super::{Answer, Api, json, no_parameters};
+use super::{Answer, Api, Named, json, no_parameters};
 use crate::problem::Problem;
 use crate::{duration, value};
 
 /// `GET /v1/deliveries/{id}`.
-pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    Path(public_id): Path<String>,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(public_id): Named, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
@@ -71,8 +67,9 @@ struct ShownAttempt {
     cause: &'static str,
 }
 
+/// Why a delivery waits, and until when.
 #[derive(Serialize)]
-struct Waiting {
+pub(super) struct Waiting {
     why: &'static str,
     until: Option<String>,
     detail: &'static str,
@@ -87,10 +84,6 @@ impl Shown {
             Life::Dead { at, .. } | Life::Expired { at } | Life::Cancelled { at, .. } => (None, Some(at)),
             _ => (None, None),
         };
-        let cause = match delivery.state {
-            Life::Dead { cause, .. } | Life::Retry { cause, .. } | Life::Cancelled { cause, .. } => Some(cause.code()),
-            _ => None,
-        };
         let sent_at = view.shown.attempts.last().map(started);
         Self {
             id,
@@ -98,7 +91,7 @@ impl Shown {
             endpoint,
             tier: delivery.tier.name(),
             state: phase(view).name(),
-            cause,
+            cause: cause(view),
             accepted_at: value::write_time(accepted_at),
             expires_at: delivery.expiry.at().map(value::write_time),
             sent_at: sent_at.map(value::write_time),
@@ -128,14 +121,22 @@ fn started(attempt: &Attempt) -> Timestamp {
 }
 
 /// Only the owner's memory knows that something is being sent.
-fn phase(view: &View) -> Phase {
+pub(super) fn phase(view: &View) -> Phase {
     match view.explained {
         Some(Explained::UnderWay) => Phase::Dispatching,
         _ => view.shown.delivery.state.phase(),
     }
 }
 
-fn waiting(view: &View) -> Option<Waiting> {
+/// What the last step of a delivery was for, where it was no success.
+pub(super) fn cause(view: &View) -> Option<&'static str> {
+    match view.shown.delivery.state {
+        Life::Dead { cause, .. } | Life::Retry { cause, .. } | Life::Cancelled { cause, .. } => Some(cause.code()),
+        _ => None,
+    }
+}
+
+pub(super) fn waiting(view: &View) -> Option<Waiting> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
     Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail: detail(hold.why) })
 }
@@ -149,7 +150,9 @@ fn detail(why: Why) -> &'static str {
         Why::Order => "one before it in a strict order has not ended",
         Why::Turn => "others are before it",
         Why::Ack => "it was sent, and its receipt is awaited",
-        Why::Paused => "somebody paused it; a resume ends that",
+        Why::Paused => {
+            "it is paused, by somebody or by a dead delivery of a strict order; POST /v1/endpoints/{id}/enable or /v1/resume ends that"
+        }
         Why::EndpointDisabled => "its endpoint is disabled; enable it",
         Why::Credential => "its credential was refused; replace it",
         Why::Store => "our store does not answer",

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
+use posthaste_core::id::LaneId;
 use posthaste_core::policy::DEFAULT_PRESET;
 use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NewEndpoint;
-use posthaste_store::{Endpoint, EndpointStatus, Store};
+use posthaste_store::{Endpoint, EndpointStatus, Pause, PauseScope, Store};
 use serde::Serialize;
 
-use super::{Answer, Api, body, json, no_parameters, parameters};
+use super::{Answer, Api, Named, body, json, no_parameters, parameters, switch};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::{duration, value};
@@ -60,12 +61,61 @@ pub async fn make<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request
 }
 
 /// `GET /v1/endpoints/{id}`.
-pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Path(id): Path<String>, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(id): Named, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_id(&id).ok_or_else(unknown)?;
     let known = api.engine.endpoint(api.tenant, id).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &Shown::of(&api, &known.endpoint)))
+}
+
+/// `POST /v1/endpoints/{id}/pause`. Once it answers, nothing is sent there; what comes waits.
+pub async fn pause<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    let body = body(request).await?;
+    let mut fields = Object::read_optional(&body)?;
+    let until = switch::until(&mut fields, api.engine.now());
+    let reason = fields.get("reason", value::text);
+    fields.finish()?;
+    let scope = lane(&api, &id).await?;
+    api.engine.pause(Pause { scope, until }).await?;
+    tracing::info!(endpoint = id, reason = reason.as_deref().unwrap_or("none given"), "paused an endpoint");
+    Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time) }))
+}
+
+/// `POST /v1/endpoints/{id}/enable`: ends its pause, whether somebody made it or a dead delivery
+/// of a strict order.
+pub async fn enable<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    let body = body(request).await?;
+    let mut fields = Object::read_optional(&body)?;
+    fields.get("reason", value::text);
+    fields.finish()?;
+    let scope = lane(&api, &id).await?;
+    api.engine.resume(scope).await?;
+    tracing::info!(endpoint = id, "enabled an endpoint");
+    Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None }))
+}
+
+/// An endpoint's own queue.
+async fn lane<S: Store, C: Clock>(api: &Api<S, C>, id: &str) -> Result<PauseScope, Problem> {
+    let unknown = || Problem::no_such("endpoint");
+    let id = api.endpoint_id(id).ok_or_else(unknown)?;
+    let known = api.engine.endpoint(api.tenant, id).await?.ok_or_else(unknown)?;
+    Ok(PauseScope::Lane(LaneId(known.endpoint.id.0)))
+}
+
+#[derive(Serialize)]
+struct Switched {
+    id: String,
+    paused: bool,
+    until: Option<String>,
 }
 
 /// `GET /v1/endpoints`.
@@ -157,6 +207,9 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint
     let ttl = fields.get("ttl", value::ttl);
     let order = fields.get("order", |raw| value::one_of(raw, &ORDERS)).unwrap_or_default();
     let on_dead = fields.get("on_dead", |raw| value::one_of(raw, &ON_DEAD)).unwrap_or_default();
+    if on_dead == OnDead::Hold && order != Order::Strict {
+        fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
+    }
     let max_in_flight = fields.get("max_in_flight", |raw| match value::whole(raw)? {
         count @ 1..=MAX_IN_FLIGHT_MAX => u16::try_from(count).map_err(|error| error.to_string()),
         _ => Err(format!("must be 1 to {MAX_IN_FLIGHT_MAX}")),

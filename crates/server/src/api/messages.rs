@@ -1,24 +1,27 @@
-//! Messages: taking them in, and ending what was not sent. A message's way begins here:
+//! Messages: taking them in, showing where they are, and ending what was not sent. A message's way begins here:
 //! [`send`] parses, `engine::accept` makes it durable, and only then is it promised with a `202`.
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, MessageId};
 use posthaste_core::pattern;
+use posthaste_core::state::State as Life;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{NewMessage, Promise};
 use posthaste_engine::clock::Clock;
-use posthaste_store::Store;
+use posthaste_engine::engine::View;
+use posthaste_store::{Message, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::time::Duration;
 
-use super::{Answer, Api, body, json};
+use super::deliveries::{self, Waiting};
+use super::{Answer, Api, Named, body, json, no_parameters};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -52,10 +55,34 @@ pub async fn send<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request
     Ok(json(StatusCode::ACCEPTED, &Accepted::of(&promise)))
 }
 
+/// `GET /v1/messages/{id}`: where it is, and the id of each of its deliveries.
+pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(id): Named, uri: Uri) -> Answer {
+    no_parameters(&uri)?;
+    let unknown = || Problem::no_such("message");
+    let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
+    let (message, views) = api.engine.message(api.tenant, key).await?.ok_or_else(unknown)?;
+    let mut deliveries = Vec::with_capacity(views.len());
+    for view in &views {
+        deliveries.push(ShownDelivery::of(&api, &message, view).await?);
+    }
+    let states = views.iter().map(|view| view.shown.delivery.state);
+    Ok(json(
+        StatusCode::OK,
+        &Shown {
+            id: &id,
+            event_type: message.event_type.as_deref(),
+            correlation_id: &message.correlation_id,
+            accepted_at: value::write_time(message.at),
+            state: sum(states),
+            deliveries,
+        },
+    ))
+}
+
 /// `POST /v1/messages/{id}/cancel`.
 pub async fn cancel<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -87,6 +114,66 @@ impl<'a> Accepted<'a> {
             deliveries: promise.deliveries,
             notes: if promise.deliveries == 0 { vec![nobody] } else { Vec::new() },
         }
+    }
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    event_type: Option<&'a str>,
+    correlation_id: &'a str,
+    accepted_at: String,
+    state: &'static str,
+    deliveries: Vec<ShownDelivery>,
+}
+
+/// A delivery in short; its own route shows every attempt.
+#[derive(Serialize)]
+struct ShownDelivery {
+    id: String,
+    endpoint: Option<String>,
+    state: &'static str,
+    cause: Option<&'static str>,
+    attempts: u16,
+    waiting: Option<Waiting>,
+}
+
+impl ShownDelivery {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message, view: &View) -> Result<Self, Problem> {
+        let delivery = &view.shown.delivery;
+        let endpoint = api.engine.endpoint(api.tenant, EndpointId(delivery.lane.0)).await?;
+        let endpoint =
+            endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at));
+        Ok(Self {
+            id: api.engine.public_id(Kind::Delivery, delivery.id.0, message.at),
+            endpoint,
+            state: deliveries::phase(view).name(),
+            cause: deliveries::cause(view),
+            attempts: delivery.attempts,
+            waiting: deliveries::waiting(view),
+        })
+    }
+}
+
+/// What the states of its deliveries make of a message. One for nobody has reached everybody.
+fn sum(states: impl Iterator<Item = Life>) -> &'static str {
+    let (mut all, mut delivered, mut expired, mut cancelled) = (0_usize, 0, 0, 0);
+    for state in states {
+        match state {
+            Life::Delivered { .. } => delivered += 1,
+            Life::Expired { .. } => expired += 1,
+            Life::Cancelled { .. } => cancelled += 1,
+            Life::Dead { .. } => {}
+            _ => return "pending",
+        }
+        all += 1;
+    }
+    match all {
+        _ if delivered == all => "delivered",
+        _ if delivered > 0 => "partly",
+        _ if expired == all => "expired",
+        _ if cancelled == all => "cancelled",
+        _ => "failed",
     }
 }
 
@@ -160,4 +247,34 @@ fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<
     ids.sort_unstable();
     ids.dedup();
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_core::cause::Cause;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_what_its_deliveries_are_together() {
+        let at = Timestamp::from_millis(0);
+        let delivered = Life::Delivered { at };
+        let dead = Life::Dead { at, cause: Cause::NotFound };
+        let expired = Life::Expired { at };
+        let cancelled = Life::Cancelled { at, cause: Cause::Cancelled };
+        let cases: [(&[Life], &str); 9] = [
+            (&[], "delivered"),
+            (&[delivered, delivered], "delivered"),
+            (&[delivered, Life::Queued { due: at }], "pending"),
+            (&[dead, Life::Retry { due: at, cause: Cause::Unavailable }], "pending"),
+            (&[delivered, dead], "partly"),
+            (&[dead, expired], "failed"),
+            (&[expired, cancelled], "failed"),
+            (&[expired, expired], "expired"),
+            (&[cancelled], "cancelled"),
+        ];
+        for (states, expected) in cases {
+            assert_eq!(sum(states.iter().copied()), expected, "{states:?}");
+        }
+    }
 }

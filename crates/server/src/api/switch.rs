@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::StatusCode;
+use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
 use posthaste_store::{Pause, PauseScope, Store};
 use serde::Serialize;
@@ -19,11 +20,7 @@ pub async fn pause<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, reques
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     let scope = scope(&mut fields);
-    let now = api.engine.now();
-    let until = fields.get("until", |raw| match value::time(raw)? {
-        past if past <= now => Err("must be in the future; POST /v1/resume ends a pause".to_owned()),
-        until => Ok(until),
-    });
+    let until = until(&mut fields, api.engine.now());
     let reason = fields.get("reason", value::text);
     fields.not_built(&["id"]);
     fields.finish()?;
@@ -43,6 +40,14 @@ pub async fn resume<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, reque
     api.engine.resume(scope).await?;
     tracing::info!("resumed");
     Ok(json(StatusCode::OK, &Switched { scope: "all", paused: false, until: None }))
+}
+
+/// When a pause ends by itself.
+pub(super) fn until(fields: &mut Object<'_>, now: Timestamp) -> Option<Timestamp> {
+    fields.get("until", |raw| match value::time(raw)? {
+        past if past <= now => Err("must be in the future; leave it out to pause until somebody ends it".to_owned()),
+        until => Ok(until),
+    })
 }
 
 #[derive(Serialize)]

@@ -50,6 +50,7 @@ async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
         (r#"{"url": "https://example.com/", "signing": {"secret": "short"}}"#, "invalid_body", "/signing/secret"),
         (r#"{"url": "https://example.com/", "max_in_flight": 0}"#, "invalid_body", "/max_in_flight"),
         (r#"{"url": "https://example.com/", "order": "lifo"}"#, "invalid_body", "/order"),
+        (r#"{"url": "https://example.com/", "on_dead": "hold"}"#, "invalid_body", "/on_dead"),
         (r#"{"url": "https://example.com/", "headers": {"x": "y"}}"#, "not_built_yet", "/headers"),
     ];
     for (body, code, pointer) in cases {

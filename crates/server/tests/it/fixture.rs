@@ -91,7 +91,7 @@ impl Server {
     }
 
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Answer {
-        request.headers_mut().insert("host", "localhost".parse().expect("a header's value"));
+        request.headers_mut().entry("host").or_insert("localhost".parse().expect("a header's value"));
         let stream = TcpStream::connect(self.address).await.expect("the server listens");
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         let exchange = async {

@@ -1,6 +1,7 @@
 //! Taking messages in.
 
 use http::StatusCode;
+use posthaste_crypto::public_id::{IdKey, Kind};
 
 use crate::fixture::Server;
 
@@ -111,4 +112,49 @@ async fn a_waiting_message_can_be_cancelled_once() {
     assert_eq!(server.post(&path, "{}").await.body, serde_json::json!({"ended": 0, "in_flight": 0}));
     assert_eq!(server.post(&path, r#"{"force": true}"#).await.problem(), (400, "invalid_body", "/force"));
     assert_eq!(server.post("/v1/messages/msg_0/cancel", "").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn a_message_names_its_deliveries_and_says_where_they_are() {
+    let server = Server::start().await;
+    let endpoint = server.endpoint(r#", "event_types": ["order.*"]"#).await;
+    server.endpoint("").await;
+    server.endpoint(r#", "event_types": ["other"]"#).await;
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let body = format!(
+        r#"{{"payload": 1, "event_type": "order.paid", "correlation_id": "order-9", "deliver_at": "{later}"}}"#
+    );
+    let message = server.post("/v1/messages", &body).await;
+    let path = format!("/v1/messages/{}", message.text("id"));
+    let shown = server.get(&path).await;
+    assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
+    for name in ["id", "correlation_id", "accepted_at"] {
+        assert_eq!(shown.text(name), message.text(name));
+    }
+    assert_eq!((shown.text("event_type"), shown.text("state")), ("order.paid", "pending"));
+    let deliveries = shown.body["deliveries"].as_array().expect("a list");
+    assert_eq!(deliveries.len(), 2);
+    for delivery in deliveries {
+        assert_eq!((&delivery["state"], &delivery["attempts"]), (&"queued".into(), &0.into()));
+        assert_eq!(delivery["waiting"]["why"], "scheduled");
+        let id = delivery["id"].as_str().expect("an id");
+        let alone = server.get(&format!("/v1/deliveries/{id}")).await;
+        assert_eq!((alone.text("message"), &alone.body["endpoint"]), (message.text("id"), &delivery["endpoint"]));
+    }
+    assert!(deliveries.iter().any(|delivery| delivery["endpoint"] == endpoint.as_str()));
+
+    server.post(&format!("{path}/cancel"), "").await;
+    let shown = server.get(&path).await;
+    assert_eq!((shown.text("state"), &shown.body["deliveries"][0]["cause"]), ("cancelled", &"cancelled".into()));
+}
+
+#[tokio::test]
+async fn an_id_that_names_no_message_is_not_found() {
+    let server = Server::start().await;
+    let endpoint = server.endpoint("").await;
+    // A good id of a message that was never accepted.
+    let never = IdKey::from_bytes([7; 16]).mint(Kind::Message, 1, 4_711, 1_000);
+    for id in ["msg_0", "x", &endpoint, &never] {
+        assert_eq!(server.get(&format!("/v1/messages/{id}")).await.problem(), (404, "not_found", ""), "{id}");
+    }
 }

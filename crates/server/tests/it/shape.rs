@@ -47,13 +47,67 @@ async fn parameters_are_known_or_refused_with_the_nearest() {
 async fn promises_that_cannot_be_kept_yet_are_refused() {
     let server = Server::start().await;
     let with = |name: &'static str, value: &'static str| {
-        Request::post("/v1/messages").header(name, value).body(Full::from(r#"{"payload": 1}"#)).expect("a request")
+        Request::post("/v1/messages")
+            .header("content-type", "application/json")
+            .header(name, value)
+            .body(Full::from(r#"{"payload": 1}"#))
+            .expect("a request")
     };
     assert_eq!(server.send(with("idempotency-key", "a")).await.problem(), (400, "not_built_yet", ""));
     assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (400, "not_built_yet", ""));
     assert_eq!(server.send(with("posthaste-tenant", "default")).await.status, StatusCode::ACCEPTED);
-    assert_eq!(server.send(with("content-type", "text/plain")).await.problem(), (415, "not_json", ""));
-    assert_eq!(server.send(with("content-type", "Application/JSON; charset=utf-8")).await.status, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
+async fn a_body_is_declared_as_json_or_refused() {
+    let server = Server::start().await;
+    let post = || Request::post("/v1/messages");
+    let body = || Full::from(r#"{"payload": 1}"#);
+    let declared = |as_what: &str| post().header("content-type", as_what).body(body()).expect("a request");
+    assert_eq!(server.send(declared("text/plain")).await.problem(), (415, "not_json", ""));
+    assert_eq!(server.send(post().body(body()).expect("a request")).await.problem(), (415, "not_json", ""));
+    assert_eq!(server.send(declared("Application/JSON; charset=utf-8")).await.status, StatusCode::ACCEPTED);
+    let empty = Request::post("/v1/messages/msg_0/cancel").body(Full::default()).expect("a request");
+    assert_eq!(
+        server.send(empty).await.problem(),
+        (404, "not_found", ""),
+        "without a body there is nothing to declare"
+    );
+}
+
+#[tokio::test]
+async fn web_pages_and_foreign_names_are_refused_on_every_route() {
+    let server = Server::start().await;
+    let from = |path: &str, name: &'static str, value: &'static str| {
+        Request::get(path).header(name, value).body(Full::default()).expect("a request")
+    };
+    for path in ["/v1/endpoints", "/healthz", "/v1/nothing"] {
+        for (name, value) in [("host", "rebound.example:8400"), ("origin", "https://evil.example"), ("origin", "null")]
+        {
+            let answer = server.send(from(path, name, value)).await;
+            assert_eq!(answer.problem(), (403, "forbidden_origin", ""), "{path} {name} {value}");
+        }
+    }
+    assert_eq!(server.send(from("/healthz", "host", "127.0.0.1:8400")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_a_problem_too() {
+    let server = Server::start().await;
+    for path in ["/v1/endpoints/%ff", "/v1/messages/%ff", "/v1/deliveries/%ff"] {
+        assert_eq!(server.get(path).await.problem(), (404, "not_found", ""), "{path}");
+    }
+    assert_eq!(server.post("/v1/messages/%ff/cancel", "").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn of_many_complaints_the_first_are_told_and_the_rest_counted() {
+    let server = Server::start().await;
+    let unknown: String = (0..1_000).map(|number| format!(r#", "unknown{number}": 1"#)).collect();
+    let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1{unknown}}}"#)).await;
+    assert_eq!(answer.problem(), (400, "invalid_body", "/unknown0"));
+    assert_eq!(answer.body["errors"].as_array().map(Vec::len), Some(20));
+    assert!(answer.text("detail").ends_with("(the first of 1000; 980 more are not told)"), "{}", answer.body);
 }
 
 #[tokio::test]

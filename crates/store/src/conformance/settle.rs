@@ -196,6 +196,24 @@ pub(super) async fn spilled_rows_move_behind_their_window<S: Store>(case: &Case<
     case.same("what has ended is not brought back", case.pending(ended.id).await, None);
 }
 
+pub(super) async fn a_message_s_deliveries_are_its_own_pending_or_ended<S: Store>(case: &Case<S>) {
+    case.accept(&[Draft::to(1), Draft::to(2)]).await;
+    let nobody_s = case.message(&[]);
+    let message = case.message(&[Draft::to(1), Draft::to(2).delayed(after(9)), Draft::to(3).spilled()]);
+    let behind = case.message(&[Draft::to(1)]);
+    let (id, nobody) = (message.message.id, nobody_s.message.id);
+    let mut expected: Vec<Delivery> = message.deliveries.iter().map(|new| new.delivery.clone()).collect();
+    case.done("accept", case.store.accept(case.session(), vec![nobody_s, message, behind]).await);
+    let settlement = case.attempted(&expected[1], State::Delivered { at: after(9) }, Cause::Ok);
+    expected[1] = settlement.record.delivery.clone();
+    case.settle_done(settlement).await;
+    let shown = case.done("deliveries", case.store.deliveries(id, NOW).await);
+    let attempts: Vec<usize> = shown.iter().map(|one| one.attempts.len()).collect();
+    case.same("every one, by id", shown.into_iter().map(|one| one.delivery).collect(), expected);
+    case.same("with their attempts", attempts, vec![0, 1, 0]);
+    case.same("a message for nobody", case.done("deliveries", case.store.deliveries(nobody, NOW).await), Vec::new());
+}
+
 /// The row is where its place says, and nowhere else.
 async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, due: Timestamp) {
     let next = case.session().writer.number() + 1;

@@ -12,8 +12,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::{failed, page};
-use crate::{DELIVERIES_MAX, StoreError};
 use crate::row::{Attempt, Message, Shown};
+use crate::{DELIVERIES_MAX, StoreError};
 
 /// A delivery at `now`.
 pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {

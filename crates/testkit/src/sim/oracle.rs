@@ -24,8 +24,9 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A hold must have changed this long after it was seen to be over.
-const HOLD_GRACE: Ms = 5_000;
+/// A hold must have changed this long after it was seen to be over: longer than a stalled store
+/// takes for the few calls that may stand between.
+const HOLD_GRACE: Ms = 90_000;
 
 /// A receipt is waited for five minutes, and no policy with a window waits longer than two.
 const WAIT_MOST: Ms = 420_000;
@@ -270,12 +271,15 @@ impl<'a> Facts<'a> {
             let (Some(wait), Some(at)) = (request.retry_after, request.answered_at) else { continue };
             let until = at + wait.min(86_400_000);
             let crashed = self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at);
+            // A crash before the answer was on disk: the attempt was made again, with another answer.
+            let again = |it: &&&Request| it.attempt == request.attempt && it.left_at > at;
+            let was_lost = self.requests(request.delivery).iter().any(|it| again(&it));
             for later in self.by_lane.get(&request.lane).into_iter().flatten() {
                 if later.left_at <= at || later.left_at >= until {
                     continue;
                 }
                 // The delivery's own wait is on disk; what the lane was told dies with the node.
-                let own = later.delivery == request.delivery && later.attempt > request.attempt;
+                let own = later.delivery == request.delivery && later.attempt > request.attempt && !was_lost;
                 if own || crashed.is_none_or(|crash| later.left_at < crash) {
                     let seen = format!(
                         "delivery {} left {} ms early for lane {}",

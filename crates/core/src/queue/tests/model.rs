@@ -295,11 +295,11 @@ impl Model {
     fn cut(&mut self, scope: Scope, cause: Cause) {
         let upto = Key::from_raw(self.issued);
         self.cuts.push((scope, upto, cause));
-        let flying = self.rows.iter().filter(|row| row.at == At::InFlight);
+        let under_way = self.rows.iter().filter(|row| matches!(row.at, At::InFlight | At::Recording(_)));
         let mut spared: Vec<DeliveryId> =
-            flying.filter(|row| in_scope(scope, &row.delivery)).map(|row| row.delivery.id).collect();
+            under_way.filter(|row| in_scope(scope, &row.delivery)).map(|row| row.delivery.id).collect();
         spared.sort();
-        assert_eq!(self.queue.cut(scope, upto, cause), spared, "what is in flight may still arrive");
+        assert_eq!(self.queue.cut(scope, upto, cause), spared, "what is under way has an outcome of its own");
     }
 
     /// Ends what the oldest cut covers, and forgets the cut once there is nothing left.

@@ -278,8 +278,8 @@ fn a_strict_lane_keeps_its_order() {
 
 #[test]
 fn a_hold_that_is_over_must_end() {
-    let stuck = |it: &mut History| it.looks = vec![look(2_000, 3_000), look(4_000, 3_000), look(9_001, 3_000)];
+    let stuck = |it: &mut History| it.looks = vec![look(2_000, 3_000), look(4_000, 3_000), look(94_001, 3_000)];
     assert_eq!(broken(stuck), ["every hold ends"]);
-    let moved_on = |it: &mut History| it.looks = vec![look(4_000, 3_000), look(8_000, 9_500), look(9_001, 9_500)];
+    let moved_on = |it: &mut History| it.looks = vec![look(4_000, 3_000), look(94_000, 95_500), look(95_001, 95_500)];
     assert_eq!(broken(moved_on), [""; 0]);
 }

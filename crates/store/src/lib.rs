@@ -108,20 +108,10 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
 
-    /// Every delivery of a message as a reader sees it at `now`, by id. A store that keeps them
-    /// together need not look for them one by one.
+    /// Every delivery of a message as a reader sees it at `now`, by id.
     fn deliveries(
         &self,
         message: MessageId,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
-        async move {
-            let mut found = Vec::new();
-            for back in 1..=DELIVERIES_MAX {
-                let shown = self.delivery(DeliveryId(message.0.plus(back)), now).await?;
-                found.extend(shown.filter(|shown| shown.delivery.message == message));
-            }
-            Ok(found)
-        }
-    }
+    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
 }

@@ -476,4 +476,8 @@ impl Store for Slow {
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         Ok(lock(&self.0.disk).delivery(id, now))
     }
+
+    async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
+        Ok(lock(&self.0.disk).deliveries(message, now))
+    }
 }

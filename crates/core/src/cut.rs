@@ -110,7 +110,6 @@ impl Cuts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::{Compact, Expiry};
     use crate::tier::Tier;
 
     const LANE: LaneId = LaneId::from_raw(3);
@@ -126,22 +125,13 @@ mod tests {
     }
 
     fn waiting(id: u64) -> Delivery {
-        Delivery {
-            id: DeliveryId::from_raw(id),
-            message: MessageId::from_raw(1),
-            lane: LANE,
-            tier: Tier::Promotional,
-            state: State::Queued { due: Timestamp::from_millis(0) },
-            attempts: 0,
-            born: Timestamp::from_millis(0),
-            expiry: Expiry::Never,
-            previous_wait: None,
-            limited_in_a_row: 0,
-            last_cause: None,
-            ack_within: None,
-            receipt_kept: false,
-            compact: Compact::None,
-        }
+        Delivery::queued(
+            DeliveryId::from_raw(id),
+            MessageId::from_raw(1),
+            LANE,
+            Tier::Promotional,
+            Timestamp::from_millis(0),
+        )
     }
 
     #[test]

@@ -110,6 +110,26 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// One that was just made: due when it is born, nothing tried, no TTL, no receipt.
+    pub const fn queued(id: DeliveryId, message: MessageId, lane: LaneId, tier: Tier, born: Timestamp) -> Self {
+        Self {
+            id,
+            message,
+            lane,
+            tier,
+            state: State::Queued { due: born },
+            attempts: 0,
+            born,
+            expiry: Expiry::Never,
+            previous_wait: None,
+            limited_in_a_row: 0,
+            last_cause: None,
+            ack_within: None,
+            receipt_kept: false,
+            compact: Compact::None,
+        }
+    }
+
     /// The waiting state it goes back to when it was picked but not sent.
     pub fn put_back(&self, due: Timestamp) -> State {
         match self.last_cause {

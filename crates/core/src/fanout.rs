@@ -7,7 +7,6 @@ use crate::delivery::{Compact, Delivery, Expiry};
 use crate::id::{DeliveryId, MessageId};
 use crate::pattern::Pattern;
 use crate::queue::LaneSettings;
-use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
@@ -58,21 +57,12 @@ impl Fanout {
     /// The `index`th delivery of the message, to this candidate.
     pub fn delivery(&self, index: u64, to: &Candidate<'_>) -> Delivery {
         let born = self.born();
+        let id = DeliveryId(self.message.0.plus(1 + index));
         Delivery {
-            id: DeliveryId(self.message.0.plus(1 + index)),
-            message: self.message,
-            lane: to.lane.lane,
-            tier: self.tier,
-            state: State::Queued { due: born },
-            attempts: 0,
-            born,
             expiry: Expiry::from_ttl(born, self.ttl.or(to.ttl)),
-            previous_wait: None,
-            limited_in_a_row: 0,
-            last_cause: None,
             ack_within: self.ack_within,
-            receipt_kept: false,
             compact: if self.has_compact { Compact::Spare } else { Compact::None },
+            ..Delivery::queued(id, self.message, to.lane.lane, self.tier, born)
         }
     }
 }

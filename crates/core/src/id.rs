@@ -132,6 +132,13 @@ impl Shard {
     }
 }
 
+impl LaneId {
+    /// The endpoint whose lane it is.
+    pub const fn endpoint(self) -> EndpointId {
+        EndpointId(self.0)
+    }
+}
+
 impl From<EndpointId> for LaneId {
     /// A webhook endpoint is its own lane.
     fn from(endpoint: EndpointId) -> Self {

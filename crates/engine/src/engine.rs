@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
+use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::queue::{Explained, Limits, OnDead, Order};
 use posthaste_core::time::Timestamp;
 use posthaste_core::{Roll, pattern};
@@ -89,8 +90,8 @@ pub enum NotMade {
     #[error("event_types: {0}")]
     EventType(#[from] pattern::BadPattern),
     /// There is no such policy.
-    #[error("policy: there is no policy {0:?}; the presets are {presets}", presets = posthaste_core::policy::PRESETS.join(", "))]
-    Policy(String),
+    #[error("policy: {0}")]
+    Policy(#[from] UnknownPolicy),
     /// The store could not take it.
     #[error("the endpoint could not be made durable")]
     Store(#[from] StoreError),
@@ -182,9 +183,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         for event_type in &new.event_types {
             pattern::Pattern::parse(event_type)?;
         }
-        if posthaste_core::Policy::preset(&new.policy).is_none() {
-            return Err(NotMade::Policy(new.policy));
-        }
+        posthaste_core::Policy::named(&new.policy)?;
         let secret = match &new.secret {
             Some(imported) => Secret::parse(imported)?,
             None => Secret::generate(),
@@ -220,7 +219,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// A delivery of a tenant: where it is, every attempt, and why it waits.
     pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Option<View>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
-        if self.endpoint(tenant, EndpointId(shown.delivery.lane.0)).await?.is_none() {
+        if self.endpoint(tenant, shown.delivery.lane.endpoint()).await?.is_none() {
             return Ok(None);
         }
         Ok(Some(self.view(shown).await?))

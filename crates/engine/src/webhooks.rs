@@ -12,7 +12,7 @@ use http_body_util::Full;
 use posthaste_channels::webhook::{self, Outgoing};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
+use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
@@ -77,7 +77,7 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
         let (store, destinations) = (Arc::clone(&self.store), Arc::clone(&self.destinations));
         self.loading.push(Box::pin(async move {
             let loaded = async {
-                let destination = destinations.load(EndpointId(start.lane.0)).await?;
+                let destination = destinations.load(start.lane.endpoint()).await?;
                 let message = match message {
                     Some(message) => Some(message),
                     None => store.message(start.message).await?,
@@ -174,14 +174,14 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
 
 impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
     fn send(&mut self, send: Send, now: Timestamp) {
-        match (self.destinations.last_seen(EndpointId(send.start.lane.0)), send.message) {
+        match (self.destinations.last_seen(send.start.lane.endpoint()), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
             (_, message) => self.load(send.start, message),
         }
     }
 
     fn lane_changed(&mut self, lane: LaneId) {
-        self.destinations.forget(EndpointId(lane.0));
+        self.destinations.forget(lane.endpoint());
     }
 
     async fn finished(&mut self) -> Vec<Finished> {

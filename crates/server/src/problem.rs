@@ -4,7 +4,6 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{StatusCode, Uri};
-use posthaste_core::policy::UnknownPolicy;
 use posthaste_engine::accept::NotAccepted;
 use posthaste_engine::engine::{NotDone, NotMade};
 use posthaste_store::StoreError;
@@ -216,9 +215,7 @@ impl From<NotMade> for Problem {
             }
             NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
             NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
-            NotMade::Policy(name) => {
-                Self::of_body(Code::InvalidBody, at("/policy", UnknownPolicy::new(&name).to_string()))
-            }
+            NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
@@ -90,22 +90,7 @@ impl Work {
         let seq = self.next.fetch_add(2, Ordering::Relaxed);
         let id = MessageId(Key::new(self.session.writer, seq));
         let lane = Arc::clone(&self.lanes[usize::try_from(seq % LANES).expect("below the number of lanes")]);
-        let delivery = Delivery {
-            id: DeliveryId(id.0.plus(1)),
-            message: id,
-            lane: lane.lane,
-            tier: Tier::Promotional,
-            state: State::Queued { due: NOW },
-            attempts: 0,
-            born: NOW,
-            expiry: Expiry::Never,
-            previous_wait: None,
-            limited_in_a_row: 0,
-            last_cause: None,
-            ack_within: None,
-            receipt_kept: false,
-            compact: Compact::None,
-        };
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, NOW);
         let message = Message {
             id,
             tenant: lane.tenant,

@@ -192,7 +192,7 @@ impl Memory {
     pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.guard(session)?;
         if let (Scope::Lane(lane), Cause::EndpointGone) = (cut.scope, cut.cause)
-            && let Some(endpoint) = self.endpoints.get_mut(&EndpointId(lane.0))
+            && let Some(endpoint) = self.endpoints.get_mut(&lane.endpoint())
         {
             Arc::make_mut(endpoint).status = EndpointStatus::Gone;
         }
@@ -306,7 +306,8 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    fn lock(&self) -> MutexGuard<'_, Memory> {
+    /// The store's content, for whoever decides when a call takes effect.
+    pub fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,20 +14,8 @@ const HIGHEST: Roll = Roll(u64::MAX);
 /// Being sent for the first time, born now, without a TTL.
 fn first_try() -> Delivery {
     Delivery {
-        id: DeliveryId::from_raw(2),
-        message: MessageId::from_raw(1),
-        lane: LaneId::from_raw(3),
-        tier: Tier::Promotional,
         state: State::Dispatching,
-        attempts: 0,
-        born: NOW,
-        expiry: Expiry::Never,
-        previous_wait: None,
-        limited_in_a_row: 0,
-        last_cause: None,
-        ack_within: None,
-        receipt_kept: false,
-        compact: Compact::None,
+        ..Delivery::queued(DeliveryId::from_raw(2), MessageId::from_raw(1), LaneId::from_raw(3), Tier::Promotional, NOW)
     }
 }
 

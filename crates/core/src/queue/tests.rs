@@ -20,22 +20,7 @@ fn seconds(count: u64) -> Duration {
 
 /// Due now, without a TTL.
 fn delivery(id: u64) -> Delivery {
-    Delivery {
-        id: DeliveryId::from_raw(id),
-        message: MessageId::from_raw(id),
-        lane: LANE,
-        tier: Tier::Promotional,
-        state: State::Queued { due: NOW },
-        attempts: 0,
-        born: NOW,
-        expiry: Expiry::Never,
-        previous_wait: None,
-        limited_in_a_row: 0,
-        last_cause: None,
-        ack_within: None,
-        receipt_kept: false,
-        compact: Compact::None,
-    }
+    Delivery::queued(DeliveryId::from_raw(id), MessageId::from_raw(id), LANE, Tier::Promotional, NOW)
 }
 
 /// Four at once, again after two seconds.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed};
-use posthaste_store::{Memory, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
+use posthaste_store::{Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
 
 use super::asked::Ticket;
 use super::{Departure, PauseNumber};
@@ -90,38 +90,6 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
         }
         Call::Resume(scope, pause, ticket) => {
             store.resume(session, scope).await?;
-            Reply::Resumed(scope, pause, ticket)
-        }
-    })
-}
-
-/// Carries out a call on a store in memory, at once: the simulator decides when.
-pub fn perform_now(memory: &mut Memory, session: Session, call: Call) -> Result<Reply, StoreError> {
-    Ok(match call {
-        Call::Settle(batch) => Reply::Settled(memory.settle(session, batch)?),
-        Call::Page(query, limit, asked) => Reply::Paged(query, asked, memory.page(query, limit)),
-        Call::Spill(sheds) => {
-            memory.spill(session, &ids(&sheds))?;
-            Reply::Spilled(sheds)
-        }
-        Call::Lanes(lanes) => {
-            let found = memory.lanes(&lanes);
-            Reply::Lanes(lanes, found)
-        }
-        Call::Cut(cut, ticket) => {
-            let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
-            Reply::Cut { scope, ticket, in_flight, ended: memory.cut(session, cut)? }
-        }
-        Call::Uncut(scope) => {
-            memory.uncut(session, scope)?;
-            Reply::Uncut
-        }
-        Call::Pause(pause, ticket) => {
-            memory.pause(session, pause)?;
-            Reply::Paused(ticket)
-        }
-        Call::Resume(scope, pause, ticket) => {
-            memory.resume(session, scope)?;
             Reply::Resumed(scope, pause, ticket)
         }
     })

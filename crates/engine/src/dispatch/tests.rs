@@ -1,19 +1,20 @@
 //! Interleavings that once went wrong, step by step over a store in memory.
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::id::{MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order};
-use posthaste_store::{Accepted, Memory, NewDelivery};
+use posthaste_store::{Accepted, MemoryStore, NewDelivery};
 
-use super::call::perform_now;
+use super::call::perform;
 use super::*;
 
 /// A loop whose store calls wait until a test lets them happen.
 struct Rig {
-    memory: Memory,
+    store: MemoryStore,
     dispatch: Dispatch,
     session: Session,
     calls: VecDeque<Call>,
@@ -23,12 +24,12 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut memory = Memory::default();
-        let start = memory.open();
+        let store = MemoryStore::default();
+        let start = store.lock().open();
         let session = start.session;
         let dispatch = Dispatch::new(Limits::default(), session);
         let (calls, sent, answered) = (VecDeque::new(), Vec::new(), Vec::new());
-        let mut rig = Self { memory, dispatch, session, calls, sent, answered };
+        let mut rig = Self { store, dispatch, session, calls, sent, answered };
         rig.step(0, Event::Started(Box::new(start)));
         rig.every_call(0);
         rig
@@ -53,7 +54,8 @@ impl Rig {
     /// Lets the call that was made first happen and answer.
     fn first_call(&mut self, ms: i64) {
         let call = self.calls.pop_front().expect("a call is under way");
-        let reply = perform_now(&mut self.memory, self.session, call).expect("this session owns the store");
+        let reply = perform(&self.store, self.session, call).now_or_never().expect("memory answers at once");
+        let reply = reply.expect("this session owns the store");
         self.step(ms, Event::Replied(reply));
     }
 
@@ -69,7 +71,7 @@ impl Rig {
 
     /// Makes a message durable; its arrival is still on the way.
     fn accept(&mut self, seq: u64, lane: &Arc<LaneSettings>) -> Event {
-        self.memory.put_lane(Arc::clone(lane));
+        self.store.lock().put_lane(Arc::clone(lane));
         let id = self.message(seq);
         let fanout = Fanout {
             message: id,
@@ -93,7 +95,7 @@ impl Rig {
         };
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane) }];
         let accepted = vec![Accepted { message: Arc::new(message), deliveries }];
-        Event::Arrived(self.memory.accept(self.session, accepted).expect("this session owns the store"))
+        Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store"))
     }
 
     fn send(&mut self, seq: u64, lane: &Arc<LaneSettings>) {
@@ -102,7 +104,7 @@ impl Rig {
     }
 
     fn state(&self, id: DeliveryId, ms: i64) -> State {
-        self.memory.delivery(id, at(ms)).expect("it was accepted").delivery.state
+        self.store.lock().delivery(id, at(ms)).expect("it was accepted").delivery.state
     }
 }
 
@@ -212,5 +214,5 @@ fn a_fault_of_our_own_spends_no_attempt_and_writes_nothing() {
     let wake = rig.dispatch.wake_at().expect("it is taken up again");
     rig.step(wake.as_millis() - 1_000_000, Event::Woke);
     assert_eq!(rig.sent, [id, id]);
-    assert_eq!(rig.memory.delivery(id, wake).expect("it is pending").delivery.attempts, 0);
+    assert_eq!(rig.store.lock().delivery(id, wake).expect("it is pending").delivery.attempts, 0);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{StatusCode, Uri};
 use posthaste_core::Why;
-use posthaste_core::id::{DeliveryId, EndpointId};
+use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
@@ -25,7 +25,7 @@ pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(p
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(api.tenant, DeliveryId(key)).await?.ok_or_else(unknown)?;
-    let endpoint = EndpointId(view.shown.delivery.lane.0);
+    let endpoint = view.shown.delivery.lane.endpoint();
     let endpoint = api.engine.endpoint(api.tenant, endpoint).await?.ok_or_else(unknown)?;
     let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
     // A delivery's id carries the time of its message's accept, as the message's own does.

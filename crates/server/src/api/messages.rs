@@ -12,7 +12,7 @@ use posthaste_core::state::State as Life;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::{NewMessage, Promise};
+use posthaste_engine::accept::{FANOUT_MAX, NewMessage, Promise};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::View;
 use posthaste_store::{Message, Store};
@@ -28,8 +28,6 @@ use crate::value;
 
 /// The largest payload.
 pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
-/// As many endpoints are fanned out within an accept's transaction.
-const ENDPOINTS_MAX: usize = 1_000;
 /// How far ahead a message may be scheduled.
 const AHEAD_MAX: Duration = Duration::from_secs(90 * 86_400);
 
@@ -141,7 +139,7 @@ struct ShownDelivery {
 impl ShownDelivery {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message, view: &View) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
-        let endpoint = api.engine.endpoint(api.tenant, EndpointId(delivery.lane.0)).await?;
+        let endpoint = api.engine.endpoint(api.tenant, delivery.lane.endpoint()).await?;
         let endpoint =
             endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at));
         Ok(Self {
@@ -236,8 +234,8 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
 fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<EndpointId>, String> {
     let written: Vec<&str> =
         serde_json::from_str(raw.get()).map_err(|_| "must be a list of endpoint ids".to_owned())?;
-    if written.is_empty() || written.len() > ENDPOINTS_MAX {
-        return Err(format!("must name 1 to {ENDPOINTS_MAX} endpoints; leave `to` out to reach all that match"));
+    if written.is_empty() || written.len() > FANOUT_MAX {
+        return Err(format!("must name 1 to {FANOUT_MAX} endpoints; leave `to` out to reach all that match"));
     }
     let mut ids = Vec::with_capacity(written.len());
     for (index, text) in written.iter().enumerate() {

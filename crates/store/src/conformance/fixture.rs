@@ -255,20 +255,11 @@ impl<S: Store> Case<S> {
 impl Draft {
     fn delivery(&self, message: MessageId, n: u64) -> NewDelivery {
         let delivery = Delivery {
-            id: DeliveryId(message.0.plus(n)),
-            message,
-            lane: self.lane,
-            tier: self.tier,
             state: State::Queued { due: self.due },
-            attempts: 0,
-            born: NOW,
             expiry: self.expiry,
-            previous_wait: None,
-            limited_in_a_row: 0,
-            last_cause: None,
             ack_within: self.ack_within,
-            receipt_kept: false,
             compact: self.compact,
+            ..Delivery::queued(DeliveryId(message.0.plus(n)), message, self.lane, self.tier, NOW)
         };
         let settings = LaneSettings { lane: self.lane, ..endpoint(self.lane.raw()).lane_settings() };
         NewDelivery { delivery, place: self.place, lane: Arc::new(settings) }

@@ -22,7 +22,7 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, Te
         None => write(conn, cut).map_err(&doing)?,
     }
     match (cut.scope, cut.cause) {
-        (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, EndpointId(lane.0)).map_err(&doing),
+        (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, lane.endpoint()).map_err(&doing),
         _ => Ok(None),
     }
 }

@@ -166,9 +166,9 @@ impl Kept {
         let mut found = HashMap::with_capacity(lanes.len());
         let mut missing = Vec::new();
         for lane in lanes {
-            match maps.by_id.get(&EndpointId(lane.0)) {
+            match maps.by_id.get(&lane.endpoint()) {
                 Some(entry) => _ = found.insert(*lane, Arc::clone(&entry.lane)),
-                None => missing.push(EndpointId(lane.0)),
+                None => missing.push(lane.endpoint()),
             }
         }
         (found, missing)

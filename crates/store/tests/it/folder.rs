@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{OnDead, Order, Place, Record};
 use posthaste_core::state::State;
@@ -251,22 +251,8 @@ fn open(folder: &Path) -> Sqlite {
 /// A message with one ready delivery to lane 5.
 fn message(session: Session, seq: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, seq));
-    let delivery = Delivery {
-        id: DeliveryId(message.0.plus(1)),
-        message,
-        lane: LaneId::from_raw(5),
-        tier: Tier::Promotional,
-        state: State::Queued { due: NOW },
-        attempts: 0,
-        born: NOW,
-        expiry: Expiry::Never,
-        previous_wait: None,
-        limited_in_a_row: 0,
-        last_cause: None,
-        ack_within: None,
-        receipt_kept: false,
-        compact: Compact::None,
-    };
+    let delivery =
+        Delivery::queued(DeliveryId(message.0.plus(1)), message, LaneId::from_raw(5), Tier::Promotional, NOW);
     let message = Message {
         id: message,
         tenant: TenantId::from_raw(9),

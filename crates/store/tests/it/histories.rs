@@ -375,7 +375,7 @@ impl Both {
                     self.compare_pages(Query::Spilled { lane, tier, order }).await;
                 }
             }
-            let id = EndpointId(lane.0);
+            let id = lane.endpoint();
             let expected = self.memory.endpoint(id).await.expect("memory reads");
             assert_eq!(self.sqlite().endpoint(id).await.expect("it reads"), expected);
             let expected = self.memory.lanes(vec![lane]).await.expect("memory reads");
@@ -421,20 +421,11 @@ fn same(expected: Result<(), StoreError>, found: Result<(), StoreError>) {
 fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {
     let lane = LaneId::from_raw(draft.lane);
     let delivery = Delivery {
-        id: DeliveryId(message.0.plus(n)),
-        message,
-        lane,
-        tier: draft.tier,
         state: State::Queued { due: at(draft.due) },
-        attempts: 0,
-        born: at(0),
         expiry: draft.expiry,
-        previous_wait: None,
-        limited_in_a_row: 0,
-        last_cause: None,
         ack_within: draft.acks.then(|| Duration::from_secs(1)),
-        receipt_kept: false,
         compact: if draft.acks { Compact::Spare } else { Compact::None },
+        ..Delivery::queued(DeliveryId(message.0.plus(n)), message, lane, draft.tier, at(0))
     };
     NewDelivery { delivery, place: draft.place, lane: Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings()) }
 }

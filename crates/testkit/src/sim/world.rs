@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
+use futures_util::FutureExt;
 use posthaste_core::cause::Cause;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
@@ -16,9 +17,9 @@ use posthaste_core::queue::Explained;
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Anchor;
-use posthaste_engine::dispatch::call::perform_now;
+use posthaste_engine::dispatch::call::perform;
 use posthaste_engine::dispatch::{Call, Command, Dispatch, Effect, Event, Finished, Reply, Ticket};
-use posthaste_store::{Accepted, Arrival, Memory, Pause, PauseScope, Session};
+use posthaste_store::{Accepted, Arrival, Memory, MemoryStore, Pause, PauseScope, Session};
 
 use super::Outcome;
 use super::history::{Asked, Crash, Ending, History, Look, Ms, Sent, What};
@@ -77,7 +78,7 @@ struct World<'a> {
     line: u64,
     heap: BinaryHeap<Reverse<(Ms, u64)>>,
     ahead: BTreeMap<u64, Ahead>,
-    disk: Memory,
+    disk: MemoryStore,
     node: Option<Node>,
     life: u32,
     wire: Wire,
@@ -101,7 +102,7 @@ impl<'a> World<'a> {
             line: 0,
             heap: BinaryHeap::new(),
             ahead: BTreeMap::new(),
-            disk: Memory::default(),
+            disk: MemoryStore::default(),
             node: None,
             life: 0,
             wire: Wire::new(&plan.lanes, plan.seed),
@@ -117,7 +118,7 @@ impl<'a> World<'a> {
             healed: false,
         };
         for lane in &plan.lanes {
-            world.disk.put_lane(Arc::clone(&lane.settings));
+            world.disk.lock().put_lane(Arc::clone(&lane.settings));
         }
         for (at, happening) in &plan.happenings {
             world.at(*at, Ahead::Outside(happening.clone()));
@@ -153,7 +154,7 @@ impl<'a> World<'a> {
             }
             let what = self.ahead.remove(&line).expect("what is on the heap is in the map");
             self.happen(what);
-            if self.healed && self.disk.pending() == 0 && self.node.is_some() && self.is_idle() {
+            if self.healed && self.disk.lock().pending() == 0 && self.node.is_some() && self.is_idle() {
                 return;
             }
         }
@@ -265,7 +266,7 @@ impl<'a> World<'a> {
         if self.failing && self.rng.bool() {
             return; // refused: never acknowledged
         }
-        let arrivals = self.disk.accept(node.session, accepted).expect("this node has the session");
+        let arrivals = self.disk.lock().accept(node.session, accepted).expect("this node has the session");
         self.note(1, sent as u64);
         if self.crashes_here() {
             return;
@@ -371,17 +372,24 @@ impl<'a> World<'a> {
         let reply = if self.failing && self.rng.u32(..3) == 0 {
             // Half of the failures are only failures of the answer.
             if self.rng.bool() {
-                perform_now(&mut self.disk, session, call.clone()).expect("this node has the session");
+                self.perform(session, call.clone());
             }
             Reply::Failed(call)
         } else {
-            perform_now(&mut self.disk, session, call).expect("this node has the session")
+            self.perform(session, call)
         };
-        self.note(3, self.disk.pending() as u64);
+        let pending = self.disk.lock().pending() as u64;
+        self.note(3, pending);
         if !self.crashes_here() {
             let wait = self.rng.i64(0..4);
             self.after(wait, Ahead::Reply(life, reply));
         }
+    }
+
+    /// A store in memory answers at once, so the world decides when it is asked.
+    fn perform(&self, session: Session, call: Call) -> Reply {
+        let answered = perform(&self.disk, session, call).now_or_never().expect("a store in memory answers at once");
+        answered.expect("this node has the session")
     }
 
     fn store_wait(&mut self) -> Ms {
@@ -439,7 +447,7 @@ impl<'a> World<'a> {
         }
         let now = Timestamp::from_millis(self.now);
         let on_disk =
-            |id: u64| self.disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
+            |id: u64| self.disk.lock().delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
         let unsettled = last.iter().filter(|(id, attempt)| on_disk(**id) < usize::from(**attempt)).map(|(id, _)| *id);
         let unsettled = unsettled.collect();
         self.history.crashes.push(Crash { at: self.now, unsettled });
@@ -449,7 +457,7 @@ impl<'a> World<'a> {
     }
 
     fn restart(&mut self) {
-        let start = self.disk.open();
+        let start = self.disk.lock().open();
         let session = start.session;
         let anchor = Anchor::new(Timestamp::from_millis(self.now + self.wall_offset), elapsed(self.now));
         let dispatch = Dispatch::new(self.plan.limits, session);
@@ -480,7 +488,7 @@ impl<'a> World<'a> {
             self.ask(What::Resume(kind, id));
         }
         // A strict lane that stops at its dead head is resumed by its owner, again and again.
-        if self.disk.pending() > 0 {
+        if self.disk.lock().pending() > 0 {
             self.after(600_000, Ahead::Healed);
         }
     }
@@ -495,7 +503,7 @@ impl<'a> World<'a> {
             let skip = if ids.is_empty() { 0 } else { self.rng.usize(..ids.len()) };
             let now = Timestamp::from_millis(stamped);
             for (id, lane) in ids.iter().cycle().skip(skip).take(ids.len().min(LOOKS)) {
-                let Some(shown) = self.disk.delivery(DeliveryId::from_raw(*id), now) else { continue };
+                let Some(shown) = self.disk.lock().delivery(DeliveryId::from_raw(*id), now) else { continue };
                 if shown.delivery.state.is_terminal() {
                     continue;
                 }
@@ -530,7 +538,7 @@ impl<'a> World<'a> {
         let now = Timestamp::from_millis(self.stamped());
         for sent in &self.history.sent {
             for new in &sent.deliveries {
-                self.history.endings.push(ending(&self.disk, new.id, now));
+                self.history.endings.push(ending(&self.disk.lock(), new.id, now));
             }
         }
         self.history.requests = std::mem::take(&mut self.wire.log);

@@ -25,12 +25,14 @@ pub fn run(options: &Options) -> Findings {
         keep(*seed, problem);
         eprintln!("seed {seed}: {problem}\n    repeat it with: {}", sim::repeat(*seed));
     }
+    // A run that breaks nothing proves nothing; a handful of seeds may well be quiet ones.
+    let enough = |a_seed: f64| if seeds >= 100 { a_seed * seeds as f64 } else { 0.0 };
     let caught = (1..=20).filter(|seed| !sabotaged(*seed).violations.is_empty()).count();
     Ok(vec![
         Figure::at_least("seeds", tally.runs as f64, "runs", seeds as f64),
         Figure::at_least("driven_seeds", tally.driven as f64, "runs", (seeds / DRIVEN_EVERY) as f64),
-        Figure::at_least("deliveries", tally.deliveries as f64, "deliveries", 1.0),
-        Figure::at_least("crashes", tally.crashes as f64, "crashes", 0.0),
+        Figure::at_least("deliveries", tally.deliveries as f64, "deliveries", enough(400.0)),
+        Figure::at_least("crashes", tally.crashes as f64, "crashes", enough(0.5)),
         Figure::at_least("negative_control_caught", caught as f64, "of 20 sabotaged seeds", 1.0),
         Figure::at_most("violations", tally.problems.len() as f64, "violations", 0.0),
         Figure::at_most("time", took.as_secs_f64(), "s", if options.quick { 120.0 } else { 180.0 }),

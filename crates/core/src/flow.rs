@@ -7,3 +7,27 @@ pub mod bucket;
 pub mod budget;
 pub mod concurrency;
 pub mod pace;
+
+use crate::id::{CredentialId, OriginId, RegionId};
+
+/// Whether destinations are treated with care. Off means naive retries: what a simulation compares
+/// with, never what a server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gates {
+    /// Breakers, paced recovery, adaptive concurrency, retry budgets, slices.
+    #[default]
+    On,
+    /// None of that: only what lanes are set to, holds, pauses and cuts.
+    Off,
+}
+
+/// A gate that several lanes go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SharedGate {
+    /// The same scheme, host and port.
+    Origin(OriginId),
+    /// The same provider, or group of origins.
+    Region(RegionId),
+    /// The same credential.
+    Credential(CredentialId),
+}

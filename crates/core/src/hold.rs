@@ -11,8 +11,16 @@ pub enum Why {
     Backoff,
     /// The receiver said when to come back.
     RetryAfter,
+    /// The destination is failing, and its retries are kept to their share.
+    RetryBudget,
+    /// A breaker is open, or its probe is under way.
+    BreakerOpen,
+    /// A rate limit, or the pace of a recovery.
+    RateLimit,
     /// As many attempts as allowed are under way.
     Concurrency,
+    /// Its off-peak window has not opened.
+    OffPeak,
     /// A strict lane: one before it has not ended.
     Order,
     /// Others are before it.
@@ -36,7 +44,11 @@ impl Why {
             Self::Scheduled => "scheduled",
             Self::Backoff => "backoff",
             Self::RetryAfter => "retry_after",
+            Self::RetryBudget => "retry_budget",
+            Self::BreakerOpen => "breaker_open",
+            Self::RateLimit => "rate_limit",
             Self::Concurrency => "concurrency",
+            Self::OffPeak => "off_peak",
             Self::Order => "order",
             Self::Turn => "turn",
             Self::Ack => "ack",

@@ -110,6 +110,30 @@ id!(
     LaneId
 );
 
+id!(
+    /// A scheme, host and port that several endpoints may share; made by [`OriginId::of`].
+    OriginId
+);
+id!(
+    /// A provider, or a group of origins an operator names.
+    RegionId
+);
+id!(
+    /// What a provider knows us by.
+    CredentialId
+);
+
+impl OriginId {
+    /// The origin written like this, in lower case: `https://example.com:443`.
+    pub fn of(origin: &str) -> Self {
+        // FNV-1a: the same in every process, and nobody gains by making two origins meet.
+        let mixed = origin.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        Self::from_raw(mixed)
+    }
+}
+
 /// How many shards there are, for the life of a store.
 pub const SHARDS: u16 = 256;
 

@@ -35,6 +35,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::dice::Roll;
+use crate::flow::breaker::Rule;
 use crate::tier::Tier;
 
 use jitter::{Band, Jitter};
@@ -44,7 +45,9 @@ use strategy::Strategy;
 pub use nearest::nearest;
 pub use preset::{DEFAULT_PRESET, PRESETS, UnknownPolicy};
 pub use preview::{Preview, Wait};
-pub use spec::{ATTEMPTS_MAX, BadPolicy, DELAYS_MAX, JitterSpec, PolicySpec, TierSpec, TiersSpec, WAIT_MAX, WAIT_MIN};
+pub use spec::{
+    ATTEMPTS_MAX, BadPolicy, BreakerSpec, DELAYS_MAX, JitterSpec, PolicySpec, TierSpec, TiersSpec, WAIT_MAX, WAIT_MIN,
+};
 
 /// When to try again, how often, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,7 @@ pub struct Policy {
     retry_after_max: Duration,
     /// By [`Tier::index`].
     tiers: [Variant; 3],
+    breaker: Rule,
     /// When the last retry starts at the latest, after birth; by [`Tier::index`].
     reach: [Duration; 3],
     /// Fields that were written and have no part in this strategy or jitter; preview names them.
@@ -110,6 +114,11 @@ impl Policy {
     /// The longest `Retry-After` that is obeyed in full.
     pub fn retry_after_max(&self) -> Duration {
         self.retry_after_max
+    }
+
+    /// When the endpoint's own breaker opens, and for how long.
+    pub fn breaker(&self) -> Rule {
+        self.breaker
     }
 
     /// Whether a delivery with this TTL may expire with attempts unspent (C3). Now or never, a TTL of

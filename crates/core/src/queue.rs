@@ -7,34 +7,50 @@
 //! covered by a cut; what was decided about a delivery is acted on only after
 //! [`Queue::recorded`] said that it is durable. Driven by the engine's `dispatch`.
 
+mod answer;
+mod breakers;
+mod drain;
 mod explain;
+mod flow;
 mod gate;
 mod lane;
+mod marks;
+mod shared;
 mod timer;
 mod turn;
 mod window;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use breakers::{BreakerOf, BreakerShown, Recovery, Reset, SoftBreaker};
+pub use drain::Span;
 pub use explain::Explained;
 pub use lane::{LaneSettings, OnDead, Order};
-pub use turn::WEIGHTS;
+pub use shared::SharedSettings;
+pub use turn::{TenantSettings, WEIGHTS};
 pub use window::{Admission, PageWanted, Shed};
 
+use crate::cause::Class;
 use crate::cut::{self, Cuts};
 use crate::delivery::{self, Decision, Delivery, Verdict};
 use crate::dice::Roll;
+use crate::flow::breaker::Pass;
+use crate::flow::{Gates, SharedGate};
 use crate::hold::Hold;
 use crate::id::{DeliveryId, LaneId, MessageId, Shard, TenantId};
 use crate::id_map::IdMap;
+use crate::slice::{self, Tightness};
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
+use flow::Flow;
 use lane::Lane;
+use marks::Marks;
+use shared::Shared;
 use timer::{Timer, Timers};
-use turn::Turn;
+use turn::{Taken, Turn};
 
 /// How far ahead of its due time a delivery is worth a place in memory.
 pub const HORIZON: Duration = Duration::from_secs(30);
@@ -65,6 +81,12 @@ impl Place {
     }
 }
 
+/// A tenant may hold half of the slots beside others, and never less than this.
+const TENANT_SLOTS_LEAST: u32 = 2;
+
+/// How long an attempt is expected to take where nothing is known.
+const EXPECTED: Duration = Duration::from_millis(100);
+
 /// The bounds of the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -74,11 +96,13 @@ pub struct Limits {
     pub per_queue: u32,
     /// Deliveries in memory, over all queues.
     pub window: usize,
+    /// Whether destinations are treated with care.
+    pub gates: Gates,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 1_024, per_queue: 256, window: 65_536 }
+        Self { slots: 1_024, per_queue: 256, window: 65_536, gates: Gates::On }
     }
 }
 
@@ -104,6 +128,8 @@ pub struct Start {
     pub attempt: u16,
     /// Whether the compact payload is to be sent.
     pub compact: bool,
+    /// Whether a breaker waits for its answer: it is given less time.
+    pub probe: bool,
 }
 
 /// A change to make durable. The owner tells [`Queue::recorded`] once it is.
@@ -156,6 +182,19 @@ struct Item {
     stage: Stage,
 }
 
+/// An attempt under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    tier: Tier,
+    tenant: u32,
+    started: Timestamp,
+    expected: Duration,
+    slow: bool,
+    /// Of its lane's breaker, and of those it shares.
+    generation: u32,
+    shared: [u32; 3],
+}
+
 /// The window over all pending deliveries of one owner.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -164,7 +203,10 @@ pub struct Queue {
     free_lanes: Vec<u32>,
     lane_index: IdMap<LaneId, u32>,
     items: IdMap<DeliveryId, Item>,
-    in_flight: BTreeSet<DeliveryId>,
+    in_flight: BTreeMap<DeliveryId, Flight>,
+    /// Attempts under way at destinations that answer slowly, and lanes that wait for one to end.
+    slow_in_flight: u32,
+    slow_parked: BTreeSet<LaneId>,
     /// Those whose outcome is being made durable.
     recording: BTreeSet<DeliveryId>,
     turn: Turn,
@@ -182,6 +224,11 @@ pub struct Queue {
     cuts: Cuts,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,
+    /// Gates that lanes share.
+    shared: BTreeMap<SharedGate, Box<Shared>>,
+    /// Lanes whose own breaker is not closed.
+    troubled: BTreeSet<LaneId>,
+    marks: Marks,
     refused_moves: u64,
 }
 
@@ -203,48 +250,98 @@ impl Queue {
             }
         }
         while self.in_flight.len() < self.limits.slots as usize {
-            let (tier, index) = self.turn.take()?;
-            let Some(id) = self.pop(index, tier, now) else { continue };
+            let taken = self.take_turn(now)?;
+            let Some(id) = self.pop(taken, now) else { continue };
             // Checked again here, at the last moment: the row may have waited long since it came in.
             if let Some(end) = self.ended_already(&self.items[&id].delivery, now) {
-                return Some(Pick::Record(self.end(id, end)));
+                let record = self.end(id, end);
+                self.ring(taken.lane, taken.tier, now);
+                return Some(Pick::Record(record));
             }
-            self.turn.charge(tier);
-            return Some(Pick::Send(self.start(id, index)));
+            let start = self.start(id, taken, now);
+            self.ring(taken.lane, taken.tier, now);
+            return Some(Pick::Send(start));
         }
         None
+    }
+
+    fn take_turn(&mut self, now: Timestamp) -> Option<Taken> {
+        let cap = match self.limits.gates {
+            Gates::On => (self.limits.slots / 2).max(TENANT_SLOTS_LEAST),
+            Gates::Off => u32::MAX,
+        };
+        let taken = self.turn.take(cap, now);
+        for (at, tenant) in self.turn.take_wakes() {
+            self.timers.set(at, Timer::Tenant(tenant));
+        }
+        taken
     }
 
     /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
     /// or nothing of that id is in flight.
     pub fn settle(&mut self, now: Timestamp, roll: Roll, id: DeliveryId, verdict: &Verdict) -> Option<Record> {
-        let policy = Arc::clone(&self.lane_of(id)?.settings.as_ref()?.policy);
+        let settings = Arc::clone(self.lane_of(id)?.settings.as_ref()?);
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
-        let decision = delivery::settle(&item.delivery, verdict, &policy, now, roll);
+        let mut decision = delivery::settle(&item.delivery, verdict, &settings.policy, now, roll);
         let lane = item.delivery.lane;
         let spent = decision.attempts > item.delivery.attempts;
+        if verdict.class == Class::Credential && settings.credential.is_some() {
+            // Everything behind the credential is held, not this lane alone.
+            decision.lane_hold = None;
+        }
         if let Some(hold) = decision.lane_hold {
             self.hold(lane, hold);
         }
-        if !spent {
+        if !spent && verdict.class != Class::Credential {
             // Nothing was tried, so there is nothing to remember.
             self.put_back(now, id, decision.state.due().unwrap_or(now));
             return None;
         }
-        self.landed(id, now);
+        self.slice(&mut decision, id, now);
+        let index = self.lane(lane);
+        if let Some(flight) = self.landed(id, now) {
+            self.answered(index, &flight, verdict, now, roll);
+        }
+        self.ring_lane(index, now);
+        if !spent {
+            self.wait_again(id, decision.state.due().unwrap_or(now), now);
+            return None;
+        }
         let mut record = self.apply(id, &decision, now);
         record.ends_endpoint = decision.ends_endpoint;
         Some(record)
     }
 
+    /// Retries of the lower tiers leave together with others for the same destination (G2).
+    fn slice(&self, decision: &mut Decision, id: DeliveryId, now: Timestamp) {
+        let State::Retry { due, cause } = decision.state else { return };
+        if self.limits.gates == Gates::Off {
+            return;
+        }
+        let delivery = &self.items[&id].delivery;
+        let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
+        let tight = Tightness::of(in_flight, self.limits.slots);
+        let released = slice::released_at(due, now, delivery.lane, delivery.tier, tight);
+        if !delivery.expiry.is_over(released) {
+            decision.state = State::Retry { due: released, cause };
+        }
+    }
+
     /// Takes back one that was picked and not sent: no attempt is spent, nothing is written.
     pub fn put_back(&mut self, now: Timestamp, id: DeliveryId, due: Timestamp) {
-        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::InFlight) else { return };
-        let state = item.delivery.put_back(due);
-        item.delivery.state = state;
+        if self.items.get(&id).is_none_or(|item| item.stage != Stage::InFlight) {
+            return;
+        }
+        self.unsent(id, now);
+        self.wait_again(id, due, now);
+    }
+
+    /// One that was in flight waits as before.
+    fn wait_again(&mut self, id: DeliveryId, due: Timestamp, now: Timestamp) {
+        let Some(item) = self.items.get_mut(&id) else { return };
+        item.delivery.state = item.delivery.put_back(due);
         // A receipt for what was never sent means nothing; another one ends it at its next turn.
         item.delivery.receipt_kept &= item.delivery.attempts > 0;
-        self.landed(id, now);
         self.wait(id, now);
     }
 
@@ -283,7 +380,7 @@ impl Queue {
             return Recorded::Again(self.end(id, cut::ended(cause, now)));
         }
         let due = item.delivery.state.due().expect("what has not ended is due at some time");
-        if due > now + HORIZON && item.place == Place::Delayed {
+        if due > now + HORIZON && item.place == Place::Delayed && !self.keeps_retry(id, now) {
             self.leave(id, now);
             return Recorded::Left(due);
         }
@@ -328,22 +425,33 @@ impl Queue {
 
     // --- one delivery's way through the window ---
 
-    /// The first of a lane's ready deliveries, if the lane may send; it goes to the ring's end.
-    fn pop(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
-        self.lane_mut(index).in_ring[tier.index()] = false;
-        let id = if self.may_send(index, now) { self.pop_ready(index, tier) } else { None };
-        self.ring(index, tier, now);
-        self.drop_if_idle(index, now);
+    /// The first of a lane's ready deliveries, if the lane may send.
+    fn pop(&mut self, taken: Taken, now: Timestamp) -> Option<DeliveryId> {
+        let index = taken.lane;
+        self.lane_mut(index).in_ring[taken.tier.index()] = false;
+        if let Some(bar) = self.bar(index, taken.tier, now) {
+            self.park(index, bar, now);
+            self.drop_if_idle(index, now);
+            return None;
+        }
+        let id = self.pop_ready(index, taken.tier, now);
+        if id.is_none() {
+            self.drop_if_idle(index, now);
+        }
         id
     }
 
     /// Passes over entries whose delivery has ended or left since: they cost the lane no turn.
-    fn pop_ready(&mut self, index: u32, tier: Tier) -> Option<DeliveryId> {
+    fn pop_ready(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         loop {
-            let id = self.lane_mut(index).pop(tier)?;
-            if self.items.get(&id).is_some_and(|item| item.stage == Stage::Ready) {
-                return Some(id);
+            let lane = self.lane_mut(index);
+            let id = lane.pop_postponed(tier, now).or_else(|| lane.pop(tier))?;
+            let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Ready) else { continue };
+            if item.delivery.attempts > 0 && !self.may_retry(index, now) {
+                self.postpone(index, tier, id, now);
+                continue;
             }
+            return Some(id);
         }
     }
 
@@ -364,11 +472,15 @@ impl Queue {
                 }
                 Timer::Lane(lane) => {
                     if let Some(index) = self.lane_index.get(&lane).copied() {
-                        self.lane_mut(index).release(now);
+                        let lane = self.lane_mut(index);
+                        lane.release(now);
+                        lane.wakes_at = Timestamp::MAX;
                         self.ring_lane(index, now);
                         self.drop_if_idle(index, now);
                     }
                 }
+                Timer::Gate(gate) => self.ring_parked(gate, now),
+                Timer::Tenant(tenant) => self.turn.wake(tenant),
             }
         }
     }
@@ -377,14 +489,14 @@ impl Queue {
     fn tidy_timers(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);
         timers.tidy(|at, timer| match timer {
-            Timer::Pause => true,
+            Timer::Pause | Timer::Gate(_) | Timer::Tenant(_) => true,
             Timer::Due(id) => self.items.get(&id).is_some_and(|item| item.stage == Stage::Waiting),
             Timer::Over(id) => {
                 self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting))
             }
             Timer::Lane(lane) => self.lane_index.get(&lane).is_some_and(|index| {
                 let lane = self.lane_ref(*index);
-                lane.hold.iter().chain(&lane.paused).any(|hold| hold.until == Some(at))
+                lane.wakes_at == at || lane.hold.iter().chain(&lane.paused).any(|hold| hold.until == Some(at))
             }),
         });
         self.timers = timers;
@@ -430,17 +542,32 @@ impl Queue {
             _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.unacknowledged.push(id),
             _ => {
                 item.stage = Stage::Ready;
-                let (lane, tier) = (item.delivery.lane, item.delivery.tier);
+                let (lane, tier, born) = (item.delivery.lane, item.delivery.tier, item.delivery.born);
                 let index = self.lane(lane);
-                self.lane_mut(index).push(tier, id);
+                let lane = self.lane_mut(index);
+                let part = lane.part(born);
+                lane.push(tier, part, id);
                 self.ring(index, tier, now);
             }
         }
     }
 
-    fn start(&mut self, id: DeliveryId, index: u32) -> Start {
-        self.lane_mut(index).in_flight += 1;
-        self.in_flight.insert(id);
+    fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
+        let (pass, expected, slow) = self.start_own(id, taken.lane, now);
+        let settings = self.lane_ref(taken.lane).settings.clone();
+        let shared = settings.map_or([Pass::FIRST.generation; 3], |settings| self.start_shared(&settings, now));
+        self.turn.sent(taken, expected, now);
+        self.slow_in_flight += u32::from(slow);
+        let flight = Flight {
+            tier: taken.tier,
+            tenant: taken.tenant,
+            started: now,
+            expected,
+            slow,
+            generation: pass.generation,
+            shared,
+        };
+        self.in_flight.insert(id, flight);
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("picked from the window");
         move_to(&mut item.delivery, State::Dispatching, refused);
@@ -452,17 +579,73 @@ impl Queue {
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
             compact: delivery.compact == delivery::Compact::InUse,
+            probe: pass.probe,
         }
     }
 
+    /// Takes a slot and what its lane's own gates ask for: how long it is expected to take, and
+    /// whether that is slow.
+    fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
+        let first_try = self.items[&id].delivery.attempts == 0;
+        let gates = self.limits.gates;
+        let lane = self.lane_mut(index);
+        lane.in_flight += 1;
+        let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
+        if lane.flow.is_none() && (gates == Gates::On || settings.rate.is_some()) {
+            lane.flow = Some(Box::new(Flow::new(settings, gates, now)));
+        }
+        let Some(flow) = lane.flow.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
+        let pass = flow.start(settings, first_try, now);
+        (pass, flow.concurrency.latency(), flow.concurrency.is_slow())
+    }
+
     /// An attempt is over: its slots are free again.
-    fn landed(&mut self, id: DeliveryId, now: Timestamp) {
-        self.in_flight.remove(&id);
+    fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
+        let flight = self.free_slot(id, now)?;
+        self.turn.landed(flight.tier, flight.tenant, flight.expected, now.since(flight.started));
+        Some(flight)
+    }
+
+    /// An attempt was not made after all: its slots are free again, and what it took is given back.
+    fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(flight) = self.free_slot(id, now) else { return };
+        self.turn.put_back(flight.tier, flight.tenant, flight.expected);
+        let index = self.lane(self.items[&id].delivery.lane);
+        let lane = self.lane_mut(index);
+        if let Some(settings) = lane.settings.clone() {
+            if let Some(flow) = &mut lane.flow {
+                flow.put_back(&settings, flight.generation);
+            }
+            self.put_back_shared(&settings, flight.shared, now);
+        }
+        self.ring_lane(index, now);
+    }
+
+    fn free_slot(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
+        let flight = self.in_flight.remove(&id)?;
         let lane = self.items[&id].delivery.lane;
         let index = self.lane(lane);
         let lane = self.lane_mut(index);
         lane.in_flight = lane.in_flight.saturating_sub(1);
-        self.ring_lane(index, now);
+        if flight.slow {
+            self.slow_in_flight -= 1;
+            let waits = self.slow_parked.pop_first();
+            if let Some(index) = waits.and_then(|lane| self.lane_index.get(&lane).copied()) {
+                self.ring_lane(index, now);
+            }
+        }
+        Some(flight)
+    }
+
+    /// Whether a retry is better kept: its destination fails, and a recovery makes it due at once.
+    fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
+        let is_retry = matches!(self.items[&id].delivery.state, State::Retry { .. });
+        if !is_retry || self.items.len() >= self.limits.window / 4 * 3 {
+            return false;
+        }
+        let index = self.lane(self.items[&id].delivery.lane);
+        let flow = self.lane_mut(index).flow.as_mut();
+        flow.is_some_and(|flow| flow.is_troubled(now) && flow.keep_retry(id))
     }
 
     /// Takes over a decision; from here on it is being recorded.

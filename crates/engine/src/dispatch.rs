@@ -25,6 +25,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
+use posthaste_core::flow::breaker::Standing;
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
@@ -221,6 +222,11 @@ impl Dispatch {
         self.queue.explain(now, delivery, lane, state)
     }
 
+    /// How a lane's breaker stands.
+    pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
+        self.queue.standing(now, lane)
+    }
+
     /// Moves between states that the table refused: anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
         self.queue.refused_moves()
@@ -242,6 +248,7 @@ impl Dispatch {
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
         self.highest = self.highest.max(id.0);
+        self.queue.seen(now, id);
         self.queue.set_lane(now, &arrival.new.lane);
         match arrival.new.place {
             Place::Ready => {
@@ -255,7 +262,7 @@ impl Dispatch {
                 self.late.notice(delivery.state.due().unwrap_or(now), id);
                 self.queue.forget_idle_lane(lane, now);
             }
-            Place::Spilled => self.queue.spilled(lane, tier),
+            Place::Spilled => self.queue.spilled(lane, tier, id),
         }
     }
 
@@ -282,7 +289,7 @@ impl Dispatch {
             Reply::Paged(query, asked, page) => self.paged(now, query, asked, page, effects),
             Reply::Spilled(sheds) => {
                 for shed in sheds {
-                    self.queue.spilled(shed.lane, shed.tier);
+                    self.queue.spilled(shed.lane, shed.tier, shed.delivery);
                     self.ask_for(shed.lane);
                 }
             }

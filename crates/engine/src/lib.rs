@@ -12,3 +12,4 @@ pub mod dispatch;
 pub mod engine;
 pub mod target;
 pub mod webhooks;
+pub mod zone;

@@ -106,14 +106,7 @@ impl Work {
 
 fn lanes() -> Vec<Arc<LaneSettings>> {
     let policy = Arc::new(Policy::default());
-    let lane = |n| LaneSettings {
-        lane: LaneId::from_raw(1 << 40 | n),
-        tenant: TenantId::from_raw(1),
-        order: Order::Fifo,
-        on_dead: OnDead::Skip,
-        max_in_flight: 10,
-        policy: Arc::clone(&policy),
-    };
+    let lane = |n| LaneSettings::new(LaneId::from_raw(1 << 40 | n), TenantId::from_raw(1), Arc::clone(&policy));
     (0..LANES).map(|n| Arc::new(lane(n))).collect()
 }
 

@@ -11,7 +11,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
-use posthaste_core::queue::{LaneSettings, Order, Place};
+use posthaste_core::queue::{LaneSettings, Order, Place, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -147,7 +147,7 @@ impl Memory {
                 let beyond = self.delayed.iter().filter(|at| after.is_none_or(|after| **at > after));
                 beyond.take_while(|(due, _)| *due <= until).map(|(_, id)| *id).take(limit).collect()
             }
-            Query::Spilled { lane, tier, order } => self.spilled_ids(lane, tier, order, limit),
+            Query::Spilled { lane, tier, order, span } => self.spilled_ids(lane, tier, order, span, limit),
             Query::Cut(scope) => self.covered(scope).take(limit).collect(),
             Query::Over { now } => self
                 .pending
@@ -163,10 +163,11 @@ impl Memory {
         Page { more: ids.len() == limit, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
     }
 
-    fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, limit: usize) -> Vec<DeliveryId> {
+    fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: Span, limit: usize) -> Vec<DeliveryId> {
         let queue = |tier| {
-            let (low, high) = (DeliveryId::from_raw(0), DeliveryId::from_raw(u64::MAX));
-            self.spilled.range((lane, tier, low)..=(lane, tier, high)).map(|(_, _, id)| *id)
+            // A span that ends before it begins has no rows; a range like that would panic.
+            let below = span.below.max(span.from);
+            self.spilled.range((lane, tier, span.from)..(lane, tier, below)).map(|(_, _, id)| *id)
         };
         match order {
             Order::Fifo => queue(tier).take(limit).collect(),

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, TenantId, WriterId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
+use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -120,6 +120,8 @@ pub enum Query {
         tier: Tier,
         /// Lowest id first, or highest.
         order: Order,
+        /// From which id to which.
+        span: Span,
     },
     /// Rows that a cut covers, by id, with those it spared: their row tells how they ended.
     Cut(posthaste_core::cut::Scope),
@@ -243,15 +245,22 @@ impl Endpoint {
     /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
     /// delivery must not be stranded by a preset that a newer version has and this one has not.
     pub fn lane_settings(&self) -> LaneSettings {
+        let policy = Arc::new(Policy::preset(&self.policy).unwrap_or_default());
         LaneSettings {
-            lane: self.id.into(),
-            tenant: self.tenant,
             order: self.order,
             on_dead: self.on_dead,
             max_in_flight: self.max_in_flight,
-            policy: Arc::new(Policy::preset(&self.policy).unwrap_or_default()),
+            origin: Some(OriginId::of(origin(&self.url))),
+            ..LaneSettings::new(self.id.into(), self.tenant, policy)
         }
     }
+}
+
+/// A URL up to its path: scheme, host and port as they were written.
+fn origin(url: &str) -> &str {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
+    &url[..end]
 }
 
 /// A delivery as a reader sees it.

@@ -1,8 +1,11 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
+pub mod breakers;
 pub mod caller;
 pub mod contention;
 pub mod crash_points;
+pub mod limits;
+pub mod outage;
 pub mod prove;
 pub mod purity;
 pub mod receiver;

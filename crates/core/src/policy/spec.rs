@@ -7,6 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::flow::breaker::{HOLD_MAX, Rule};
 use crate::tier::Tier;
 use crate::time::human;
 
@@ -39,6 +40,10 @@ pub const DELAYS_MAX: usize = 1_000;
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 /// How often a wait may grow at most from one retry to the next.
 const MULTIPLIER_MAX: u32 = 1_000;
+/// More answers than this are not waited for: a window has half a minute.
+const BREAKER_ANSWERS_MAX: u16 = 10_000;
+/// A shorter hold would be no rest.
+const OPEN_FOR_MIN: Duration = Duration::from_secs(1);
 /// How much of what was written is said back.
 const ECHO_CHARS_MAX: usize = 40;
 
@@ -68,6 +73,8 @@ pub struct PolicySpec {
     pub retry_after_max: Option<Duration>,
     /// What each tier makes of it.
     pub tiers: TiersSpec,
+    /// When the endpoint's own breaker opens.
+    pub breaker: BreakerSpec,
 }
 
 /// How waits are spread, as it is written.
@@ -99,6 +106,19 @@ pub struct TierSpec {
     pub first: Option<Duration>,
 }
 
+/// When an endpoint's breaker opens, as it is written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BreakerSpec {
+    /// The share of failures that opens it: 0.5.
+    pub failure_rate: Option<f64>,
+    /// Among at least this many answers in 30 s: 20.
+    pub min_volume: Option<u64>,
+    /// This many failures in a row open it as well: 10.
+    pub consecutive: Option<u64>,
+    /// How long it stays open at first: 30 s.
+    pub open_for: Option<Duration>,
+}
+
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPolicy {
@@ -127,6 +147,7 @@ pub(super) fn build(spec: &PolicySpec) -> Result<Policy, Vec<BadPolicy>> {
         window: spec.window.map(|window| reader.bounded("window", window)),
         retry_after_max: reader.retry_after_max(),
         tiers: reader.tiers(),
+        breaker: reader.breaker(),
         strategy,
         jitter,
         reach: [Duration::ZERO; 3],
@@ -299,6 +320,49 @@ impl Reader<'_> {
         })
     }
 
+    fn breaker(&mut self) -> Rule {
+        let (spec, default) = (&self.spec.breaker, Rule::ENDPOINT);
+        let share_milli = spec.failure_rate.map_or(default.share_milli, |written| self.failure_rate(written));
+        let volume = spec.min_volume.map(|written| self.answers("breaker.min_volume", written).into());
+        let in_a_row = spec.consecutive.map(|written| self.answers("breaker.consecutive", written));
+        let open_for = spec.open_for.unwrap_or(default.open_for);
+        if !(OPEN_FOR_MIN..=HOLD_MAX).contains(&open_for) {
+            let (low, high) = (human(OPEN_FOR_MIN), human(HOLD_MAX));
+            let reason = format!("{} is not from {low} to {high}; it grows by itself", human(open_for));
+            self.complain("breaker.open_for", reason);
+        }
+        Rule {
+            share_milli,
+            volume: volume.unwrap_or(default.volume),
+            in_a_row: in_a_row.unwrap_or(default.in_a_row),
+            open_for,
+            ..default
+        }
+    }
+
+    /// To the thousandth.
+    fn failure_rate(&mut self, written: f64) -> u16 {
+        // Below a hundredth, the failures of a healthy endpoint would open it.
+        if !(0.01..=1.0).contains(&written) {
+            self.complain("breaker.failure_rate", format!("{written:?} is not from 0.01 to 1; 0.5 means 50%"));
+            return Rule::ENDPOINT.share_milli;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 10 to 1000")]
+        let milli = (written * 1e3).round() as u16;
+        milli
+    }
+
+    fn answers(&mut self, field: &str, written: u64) -> u16 {
+        match u16::try_from(written) {
+            Ok(answers @ 1..=BREAKER_ANSWERS_MAX) => answers,
+            _ => {
+                let reason = format!("{written} is not from 1 to {BREAKER_ANSWERS_MAX}; leave it out for the default");
+                self.complain(field, reason);
+                1
+            }
+        }
+    }
+
     /// The wait, or the nearest that may be and a complaint.
     fn bounded(&mut self, field: &str, written: Duration) -> Duration {
         let (low, high) = (human(WAIT_MIN), human(WAIT_MAX));
@@ -398,6 +462,12 @@ mod tests {
             window: Some(Duration::ZERO),
             retry_after_max: Some(Duration::ZERO),
             tiers: TiersSpec { engagement: tier, ..TiersSpec::default() },
+            breaker: BreakerSpec {
+                failure_rate: Some(0.009),
+                min_volume: Some(0),
+                consecutive: Some(10_001),
+                open_for: Some(Duration::from_secs(301)),
+            },
         };
         insta::assert_snapshot!(complaints(&spec), @r#"
         base: 0s is too short; give 1ms or more
@@ -412,7 +482,28 @@ mod tests {
         retry_after_max: 0s is not from 1s to 30d; a receiver's Retry-After is always obeyed
         tiers.engagement.scale: 0.0 is not from 0.01 to 100; 2 doubles each wait, 0.5 halves it
         tiers.engagement.first: 0s is too short; give 1ms or more
+        breaker.failure_rate: 0.009 is not from 0.01 to 1; 0.5 means 50%
+        breaker.min_volume: 0 is not from 1 to 10000; leave it out for the default
+        breaker.consecutive: 10001 is not from 1 to 10000; leave it out for the default
+        breaker.open_for: 5m 1s is not from 1s to 5m; it grows by itself
         "#);
+    }
+
+    #[test]
+    fn a_breaker_is_the_endpoints_default_where_nothing_else_is_written() {
+        let rule = |breaker| Policy::build(&PolicySpec { breaker, ..PolicySpec::default() }).expect("valid").breaker();
+        assert_eq!(rule(BreakerSpec::default()), Rule::ENDPOINT);
+        let written = BreakerSpec {
+            failure_rate: Some(0.255),
+            min_volume: Some(10_000),
+            consecutive: Some(1),
+            open_for: Some(Duration::from_secs(300)),
+        };
+        let expected =
+            Rule { in_a_row: 1, share_milli: 255, volume: 10_000, endpoints: 1, open_for: Duration::from_secs(300) };
+        assert_eq!(rule(written), expected);
+        let share = |failure_rate| rule(BreakerSpec { failure_rate: Some(failure_rate), ..BreakerSpec::default() });
+        assert_eq!((share(0.01).share_milli, share(1.0).share_milli), (10, 1_000));
     }
 
     #[test]

@@ -33,9 +33,19 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
         (of(any_name(&Jitter::NAMES)), of(any_number(0.0..1.0))).prop_map(|(kind, share)| JitterSpec { kind, share });
     let growth = (of(any_name(&strategy::Strategy::NAMES)), of(any_wait()), of(any_number(1.0..4.0)), of(any_wait()));
     let delays = of(prop::collection::vec(any_wait(), 0..12));
-    let attempts = of(prop_oneof![9 => 1_u64..40, 1 => any::<u64>()]);
-    (growth, of(any_wait()), delays, jitter, attempts, of(any_wait()), of(any_wait()), tiers).prop_map(
-        |((strategy, base, multiplier, cap), step, delays, jitter, max_attempts, window, retry_after_max, tiers)| {
+    let attempts = of(prop_oneof![9 => 1_u64..40, 1 => any::<u64>()]).boxed();
+    let open_for = prop_oneof![9 => (1_u64..=300).prop_map(Duration::from_secs), 1 => any_wait()];
+    let breaker = (of(any_number(0.01..1.0)), attempts.clone(), attempts.clone(), of(open_for)).prop_map(
+        |(failure_rate, min_volume, consecutive, open_for)| BreakerSpec {
+            failure_rate,
+            min_volume,
+            consecutive,
+            open_for,
+        },
+    );
+    (growth, of(any_wait()), delays, jitter, attempts, (of(any_wait()), of(any_wait())), tiers, breaker).prop_map(
+        |(growth, step, delays, jitter, max_attempts, (window, retry_after_max), tiers, breaker)| {
+            let (strategy, base, multiplier, cap) = growth;
             PolicySpec {
                 strategy,
                 base,
@@ -48,6 +58,7 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
                 window,
                 retry_after_max,
                 tiers,
+                breaker,
             }
         },
     )

@@ -2,6 +2,7 @@
 
 use super::lane::Lane;
 use super::{Queue, Stage};
+use crate::delivery::Delivery;
 use crate::hold::{Hold, Why};
 use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
@@ -26,13 +27,21 @@ impl Queue {
         Explained::Waits(match item.stage {
             Stage::InFlight | Stage::Recording => return Explained::UnderWay,
             Stage::Waiting => until_due(item.delivery.state),
-            Stage::Ready => match self.holding(lane, now) {
-                Some(hold) => hold,
-                None if lane.is_strict() && lane.in_flight > 0 => Hold { why: Why::Order, until: None },
-                None if !lane.has_slot() => Hold { why: Why::Concurrency, until: None },
-                None => Hold { why: Why::Turn, until: None },
-            },
+            Stage::Ready => self.explain_ready(lane, &item.delivery, now),
         })
+    }
+
+    fn explain_ready(&self, lane: &Lane, delivery: &Delivery, now: Timestamp) -> Hold {
+        let index = self.lane_index[&lane.id];
+        if let Some(bar) = self.bar(index, delivery.tier, now) {
+            return bar.hold;
+        }
+        if let Some(flow) = lane.flow.as_ref().filter(|flow| flow.is_postponed(delivery.tier, lane.ranked(delivery.id)))
+        {
+            return Hold { why: Why::RetryBudget, until: flow.budget.next_at(now) };
+        }
+        let tenant = lane.settings.as_ref().and_then(|settings| self.turn.holding(settings.tenant, now));
+        tenant.unwrap_or(Hold { why: Why::Turn, until: None })
     }
 
     fn explain_row(&self, now: Timestamp, lane: LaneId, state: State) -> Hold {

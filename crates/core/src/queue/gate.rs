@@ -1,22 +1,27 @@
-//! What keeps things from being sent: pauses of everything, a tenant or a lane, a lane's hold,
-//! cuts. A gate that holds says why and until when; holding costs no attempt.
+//! What keeps things from being sent: pauses of everything, a tenant or a lane, a lane's hold, cuts,
+//! and what is known of its destination. A gate that holds says why and until when; holding costs
+//! no attempt. What an answer does to the gates is in `answer.rs`.
 
 use super::Queue;
 use super::lane::Lane;
 use super::timer::Timer;
 use crate::cause::Cause;
 use crate::cut::Scope;
-use crate::hold::Hold;
+use crate::flow::SharedGate;
+use crate::flow::breaker::Standing;
+use crate::hold::{Hold, Why};
 use crate::id::{DeliveryId, Key, LaneId, TenantId};
+use crate::tier::Tier;
 use crate::time::Timestamp;
 
 impl Queue {
     /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
     /// is being recorded has its outcome already.
     pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
-        let spared = self
+        let mut spared: Vec<DeliveryId> = self
             .in_flight
-            .union(&self.recording)
+            .keys()
+            .chain(&self.recording)
             .filter(|id| id.0 <= upto)
             .filter(|id| {
                 let delivery = &self.items[id].delivery;
@@ -27,6 +32,7 @@ impl Queue {
             })
             .copied()
             .collect();
+        spared.sort_unstable();
         self.cuts.put(scope, upto, cause);
         spared
     }
@@ -101,8 +107,19 @@ impl Queue {
         }
     }
 
-    /// What holds a lane, at any of its gates.
+    /// What holds a whole lane for now: nothing of it is taken in, paged in or sent.
     pub(super) fn holding(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
+        if let Some(hold) = self.word(lane, now) {
+            return Some(hold);
+        }
+        if let Some(Standing::Open { until, .. }) = lane.flow.as_ref().map(|flow| flow.breaker.standing(now)) {
+            return Some(Hold { why: Why::BreakerOpen, until });
+        }
+        self.shared_open(lane, now)
+    }
+
+    /// Somebody's word, or the receiver's, that a lane must wait.
+    fn word(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
         if let Some(hold) = self.paused_all.filter(|hold| hold.holds(now)) {
             return Some(hold);
         }
@@ -115,8 +132,77 @@ impl Queue {
         lane.held(now)
     }
 
-    pub(super) fn may_send(&self, index: u32, now: Timestamp) -> bool {
+    /// What keeps a lane from sending something of this tier now.
+    pub(super) fn bar(&self, index: u32, tier: Tier, now: Timestamp) -> Option<Bar> {
         let lane = self.lane_ref(index);
-        lane.has_slot() && self.holding(lane, now).is_none()
+        if let Some(hold) = self.word(lane, now) {
+            return Some(Bar { hold, lifts: Lifts::ByWord });
+        }
+        if !lane.has_slot() {
+            let why = if lane.is_strict() { Why::Order } else { Why::Concurrency };
+            return Some(Bar { hold: Hold { why, until: None }, lifts: Lifts::ByLanding });
+        }
+        let settings = lane.settings.as_ref()?;
+        if tier == Tier::Engagement
+            && let Some(at) = settings.off_peak.as_ref().and_then(|window| window.opens_at(now))
+        {
+            return Some(Bar::until(Why::OffPeak, at));
+        }
+        let own = lane.flow.as_ref().and_then(|flow| flow.bar(settings, now));
+        own.or_else(|| self.bar_of_slow(lane)).or_else(|| self.shared_bar(lane, now))
+    }
+
+    /// A tenth of the slots is for those who answer quickly.
+    fn bar_of_slow(&self, lane: &Lane) -> Option<Bar> {
+        let slow = lane.flow.as_ref().is_some_and(|flow| flow.concurrency.is_slow());
+        (slow && self.slow_in_flight >= self.limits.slots - self.limits.slots / 10)
+            .then_some(Bar { hold: Hold { why: Why::Concurrency, until: None }, lifts: Lifts::BySlow })
+    }
+
+    /// Sees to it that a barred lane is looked at again.
+    pub(super) fn park(&mut self, index: u32, bar: Bar, now: Timestamp) {
+        let lane = self.lane_ref(index).id;
+        match bar.lifts {
+            // A landing, a resume or the hold's own timer looks at the lane.
+            Lifts::ByWord | Lifts::ByLanding => {}
+            Lifts::At(at) => self.wake_lane(index, at, now),
+            Lifts::BySlow => {
+                self.slow_parked.insert(lane);
+            }
+            Lifts::ByGate(gate) => self.park_at(gate, lane, bar.hold.until),
+        }
+    }
+
+    /// Looks at a lane again at this time, unless that happens anyway.
+    pub(super) fn wake_lane(&mut self, index: u32, at: Timestamp, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        if at < lane.wakes_at || lane.wakes_at < now {
+            lane.wakes_at = at;
+            let id = lane.id;
+            self.timers.set(at, Timer::Lane(id));
+        }
+    }
+}
+
+/// Something that keeps a lane from sending.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bar {
+    pub(super) hold: Hold,
+    pub(super) lifts: Lifts,
+}
+
+/// How a bar is lifted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lifts {
+    ByWord,
+    ByLanding,
+    BySlow,
+    ByGate(SharedGate),
+    At(Timestamp),
+}
+
+impl Bar {
+    pub(super) fn until(why: Why, at: Timestamp) -> Self {
+        Self { hold: Hold { why, until: Some(at) }, lifts: Lifts::At(at) }
     }
 }

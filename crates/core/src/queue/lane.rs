@@ -4,8 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use super::drain::{Drain, Part};
+use super::flow::Flow;
+use crate::flow::SharedGate;
+use crate::flow::bucket::Rate;
 use crate::hold::{Hold, Why};
-use crate::id::{DeliveryId, LaneId, TenantId};
+use crate::id::{CredentialId, DeliveryId, LaneId, OriginId, RegionId, TenantId};
+use crate::off_peak::OffPeak;
 use crate::policy::Policy;
 use crate::tier::Tier;
 use crate::time::Timestamp;
@@ -47,30 +52,75 @@ pub struct LaneSettings {
     pub max_in_flight: u16,
     /// When to try again.
     pub policy: Arc<Policy>,
+    /// How fast it may be sent to, where its owner has said so.
+    pub rate: Option<Rate>,
+    /// When engagement messages may go, where somebody has said so.
+    pub off_peak: Option<OffPeak>,
+    /// The scheme, host and port it is at.
+    pub origin: Option<OriginId>,
+    /// The provider or group of origins it belongs to.
+    pub region: Option<RegionId>,
+    /// What its provider knows us by.
+    pub credential: Option<CredentialId>,
 }
 
-/// One lane with work in the window.
+impl LaneSettings {
+    /// First in, first out, 64 at once, by this policy.
+    pub fn new(lane: LaneId, tenant: TenantId, policy: Arc<Policy>) -> Self {
+        Self {
+            lane,
+            tenant,
+            order: Order::Fifo,
+            on_dead: OnDead::Skip,
+            max_in_flight: 64,
+            policy,
+            rate: None,
+            off_peak: None,
+            origin: None,
+            region: None,
+            credential: None,
+        }
+    }
+
+    /// The gates it goes through with others, narrowest first.
+    pub(super) fn shared(&self) -> [Option<SharedGate>; 3] {
+        [
+            self.origin.map(SharedGate::Origin),
+            self.region.map(SharedGate::Region),
+            self.credential.map(SharedGate::Credential),
+        ]
+    }
+}
+
+/// One lane with work in the window, or with something worth remembering.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: LaneId,
     /// `None` until the store was asked: nothing is sent on a guess.
     pub(super) settings: Option<Arc<LaneSettings>>,
+    /// What is known of its destination; `None` before anything was sent.
+    pub(super) flow: Option<Box<Flow>>,
     /// What the receiver asked for, or a credential's fault.
     pub(super) hold: Option<Hold>,
     /// Somebody's word.
     pub(super) paused: Option<Hold>,
+    /// The earliest timer that will look at it.
+    pub(super) wakes_at: Timestamp,
     pub(super) in_flight: u16,
     /// What the window holds of it, in any stage.
     pub(super) kept: [u32; 3],
-    /// Whether the store holds more of it than the window.
+    /// Whether the store holds more of it than the window; while a backlog drains, of what is fresh.
     pub(super) overflow: [Overflow; 3],
-    /// Pages under way that were asked for before the lane became strict, or stopped being it.
-    /// They say nothing of the queues there are now.
+    /// Pages under way that were asked for before the lane's queues were cut differently. They say
+    /// nothing of the queues there are now.
     pub(super) old_pages: u8,
     /// Whether it stands in a tier's ring.
     pub(super) in_ring: [bool; 3],
-    ready: [BinaryHeap<Reverse<u64>>; 3],
+    ready: [Ready; 3],
 }
+
+/// Deliveries that may go, the first one first.
+pub(super) type Ready = BinaryHeap<Reverse<u64>>;
 
 /// What is behind the window of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,13 +133,24 @@ pub(super) struct Overflow {
     pub(super) since: bool,
 }
 
+impl Overflow {
+    /// Nobody knows what is behind it: it has to be looked at.
+    pub(super) const UNKNOWN: Self = Self { more: true, paging: false, since: false };
+
+    pub(super) fn is_spilling(self) -> bool {
+        self.more || self.paging
+    }
+}
+
 impl Lane {
     pub(super) fn new(id: LaneId) -> Self {
         Self {
             id,
             settings: None,
+            flow: None,
             hold: None,
             paused: None,
+            wakes_at: Timestamp::MAX,
             in_flight: 0,
             kept: [0; 3],
             overflow: [Overflow::default(); 3],
@@ -107,15 +168,36 @@ impl Lane {
         self.order() == Order::Strict
     }
 
+    pub(super) fn drain(&self) -> Option<&Drain> {
+        self.flow.as_ref()?.drain.as_deref()
+    }
+
+    fn drain_mut(&mut self) -> Option<&mut Drain> {
+        self.flow.as_mut()?.drain.as_deref_mut()
+    }
+
     /// Which of its queues a tier's rows are paged with: a strict lane is paged as a whole.
     pub(super) fn paged_as(&self, tier: Tier) -> usize {
         if self.is_strict() { 0 } else { tier.index() }
     }
 
-    /// The store holds rows of this queue behind the window.
+    /// What is behind one of its queues.
+    pub(super) fn overflow(&mut self, part: Part, tier: Tier) -> &mut Overflow {
+        let at = self.paged_as(tier);
+        match self.flow.as_mut().and_then(|flow| flow.drain.as_mut()) {
+            Some(drain) if part != Part::Fresh => drain.overflow(part, at),
+            _ => &mut self.overflow[at],
+        }
+    }
+
+    /// The store holds rows of this queue behind the window; while a backlog drains, fresh ones.
     pub(super) fn is_spilling(&self, tier: Tier) -> bool {
-        let overflow = self.overflow[self.paged_as(tier)];
-        overflow.more || overflow.paging
+        self.overflow[self.paged_as(tier)].is_spilling()
+    }
+
+    /// Whether rows of any of its queues may be behind the window.
+    pub(super) fn has_more(&self) -> bool {
+        self.overflow.iter().any(|queue| queue.more) || self.drain().is_some_and(Drain::has_more)
     }
 
     /// Nothing of it is worth remembering.
@@ -124,10 +206,16 @@ impl Lane {
             && self.paused.is_none_or(|hold| !hold.holds(now))
             && self.hold.is_none_or(|hold| !hold.holds(now))
             && self.old_pages == 0
-            && self.overflow.iter().all(|overflow| !overflow.more && !overflow.paging)
+            && self.overflow.iter().all(|overflow| !overflow.is_spilling())
+            && self.flow.as_ref().is_none_or(|flow| flow.is_over(self.settings.as_deref(), now))
     }
 
-    /// What keeps the whole lane from sending, apart from pauses above it.
+    /// Whether something is there to be sent, or behind the window.
+    pub(super) fn has_work(&self) -> bool {
+        self.kept.iter().sum::<u32>() > u32::from(self.in_flight) || self.has_more()
+    }
+
+    /// What somebody's word keeps from being sent, or the receiver's.
     pub(super) fn held(&self, now: Timestamp) -> Option<Hold> {
         if self.settings.is_none() {
             return Some(Hold { why: Why::Store, until: None });
@@ -147,49 +235,139 @@ impl Lane {
     pub(super) fn has_slot(&self) -> bool {
         let most = match &self.settings {
             Some(settings) if settings.order == Order::Strict => 1,
-            Some(settings) => settings.max_in_flight,
+            Some(settings) => {
+                let most = settings.max_in_flight;
+                self.flow.as_ref().map_or(most, |flow| flow.in_flight_max(most))
+            }
             None => 0,
         };
         self.in_flight < most
     }
 
-    pub(super) fn push(&mut self, tier: Tier, id: DeliveryId) {
-        let rank = self.rank(id.raw());
-        self.ready[tier.index()].push(Reverse(rank));
+    /// Which of its queues something born then belongs to.
+    pub(super) fn part(&self, born: Timestamp) -> Part {
+        self.drain().map_or(Part::Fresh, |drain| drain.part(born))
     }
 
-    pub(super) fn pop(&mut self, tier: Tier) -> Option<DeliveryId> {
-        let Reverse(rank) = self.ready[tier.index()].pop()?;
+    pub(super) fn ranked(&self, id: DeliveryId) -> Reverse<u64> {
+        Reverse(self.rank(id.raw()))
+    }
+
+    /// Retries over the budget wait with the others again.
+    pub(super) fn take_back_postponed(&mut self, tier: Tier) {
+        let Some(flow) = &mut self.flow else { return };
+        let postponed = std::mem::take(&mut flow.postponed[tier.index()]);
+        self.ready[tier.index()].extend(postponed);
+    }
+
+    /// Whether one over the budget may go now.
+    pub(super) fn pop_postponed(&mut self, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
+        let flow = self.flow.as_mut().filter(|flow| flow.budget.next_at(now).is_none())?;
+        let Reverse(rank) = flow.postponed[tier.index()].pop()?;
         Some(DeliveryId::from_raw(self.rank(rank)))
     }
 
-    pub(super) fn has_ready(&self, tier: Tier) -> bool {
+    pub(super) fn push(&mut self, tier: Tier, part: Part, id: DeliveryId) {
+        let rank = self.ranked(id);
+        match self.drain_mut() {
+            Some(drain) if part != Part::Fresh => drain.push(part, tier, rank),
+            _ => self.ready[tier.index()].push(rank),
+        }
+    }
+
+    /// The next one of a tier. While a backlog drains, four of five are fresh where both wait.
+    pub(super) fn pop(&mut self, tier: Tier) -> Option<DeliveryId> {
+        let fresh = !self.ready[tier.index()].is_empty();
+        let apart = self.drain_mut().and_then(|drain| drain.pop(tier, fresh));
+        let Reverse(rank) = match apart {
+            Some(rank) => rank,
+            None => self.ready[tier.index()].pop()?,
+        };
+        Some(DeliveryId::from_raw(self.rank(rank)))
+    }
+
+    pub(super) fn has_ready(&self, tier: Tier, now: Timestamp) -> bool {
         !self.ready[tier.index()].is_empty()
+            || self.flow.as_ref().is_some_and(|flow| {
+                flow.drain.as_ref().is_some_and(|drain| drain.has_ready(tier))
+                    || (!flow.postponed[tier.index()].is_empty() && flow.budget.next_at(now).is_none())
+            })
+    }
+
+    /// How many of a queue's may go.
+    pub(super) fn ready_count(&self, part: Part, tier: Tier) -> usize {
+        match self.drain() {
+            Some(drain) if part != Part::Fresh => drain.ready_count(part, tier),
+            _ => self.ready[tier.index()].len(),
+        }
+    }
+
+    /// Takes everything of a tier that may go, whatever its part.
+    pub(super) fn take_ready(&mut self, tier: Tier) -> Vec<DeliveryId> {
+        let mut taken: Vec<Reverse<u64>> = std::mem::take(&mut self.ready[tier.index()]).into_vec();
+        if let Some(drain) = self.drain_mut() {
+            drain.take_ready(tier, &mut taken);
+        }
+        taken.sort_unstable_by(|a, b| b.cmp(a));
+        taken.into_iter().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(rank))).collect()
     }
 
     /// Takes over settings; ranks and queues that were made under another order are made anew.
     pub(super) fn take_over(&mut self, settings: &Arc<LaneSettings>) {
         let (old, new) = (self.order(), settings.order);
         let newest = |order| order == Order::NewestFirst;
+        let strict = |order| order == Order::Strict;
+        if self.settings.is_some() && (strict(old) != strict(new) || newest(old) != newest(new)) {
+            self.end_drain();
+        }
         if newest(old) != newest(new) {
             for heap in &mut self.ready {
                 *heap = heap.drain().map(|Reverse(rank)| Reverse(!rank)).collect();
             }
         }
-        let strict = |order| order == Order::Strict;
         if strict(old) != strict(new) {
             self.regroup();
         }
         self.settings = Some(Arc::clone(settings));
     }
 
-    /// A strict lane is paged as a whole, another one tier by tier: which rows are behind which
-    /// queue is not known after a change, so every queue is looked at.
-    fn regroup(&mut self) {
-        let paging = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>();
-        let more = paging > 0 || self.overflow.iter().any(|queue| queue.more);
+    /// Its queues are cut differently from now on, so nobody knows what is behind which: pages under
+    /// way say nothing of them. Whether anything may be behind them at all.
+    pub(super) fn regroup(&mut self) -> bool {
+        let drained = self.drain().map_or(0, Drain::pages_under_way);
+        let paging = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>() + drained;
+        let more = paging > 0 || self.has_more();
         self.old_pages = self.old_pages.saturating_add(paging);
-        self.overflow = [Overflow { more, paging: false, since: false }; 3];
+        self.overflow = [if more { Overflow::UNKNOWN } else { Overflow::default() }; 3];
+        more
+    }
+
+    /// Keeps what waits now apart from what will come.
+    pub(super) fn begin_drain(&mut self, drain: Drain) {
+        self.end_drain();
+        // Rows that are behind the window are looked for in every part, the fresh one included: an id
+        // may be older than what arrived last.
+        let more = self.regroup();
+        let Some(flow) = &mut self.flow else { return };
+        let mut drain = Box::new(drain);
+        drain.set_more(more);
+        flow.drain = Some(drain);
+    }
+
+    /// Nothing is kept apart any more.
+    pub(super) fn end_drain(&mut self) {
+        if self.drain().is_none() {
+            return;
+        }
+        if self.drain().is_some_and(|drain| !drain.is_empty()) {
+            self.regroup();
+        }
+        let Some(mut drain) = self.flow.as_mut().and_then(|flow| flow.drain.take()) else { return };
+        for tier in Tier::ALL {
+            let mut taken = Vec::new();
+            drain.take_ready(tier, &mut taken);
+            self.ready[tier.index()].extend(taken);
+        }
     }
 
     /// A delivery's place in the heap; applied twice it gives the id back.

@@ -3,14 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::id::{DeliveryId, LaneId};
+use crate::flow::SharedGate;
+use crate::id::{DeliveryId, LaneId, TenantId};
 use crate::time::Timestamp;
 
 /// What a deadline is for. An entry whose subject has moved on is simply passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A lane's hold ends.
+    /// A lane's hold ends, or it has a token again, or it may be forgotten.
     Lane(LaneId),
+    /// A gate that lanes share lets through again.
+    Gate(SharedGate),
+    /// A tenant has a token again.
+    Tenant(TenantId),
     /// A pause of everything or of a tenant ends.
     Pause,
     /// A delivery's next step is due.

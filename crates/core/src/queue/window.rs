@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::drain::{PARTS, Part, Span};
 use super::lane::{Lane, LaneSettings, Order, Overflow};
 use super::timer::Timer;
 use super::{Item, Place, Queue, Stage};
 use crate::delivery::Delivery;
+use crate::hold::Why;
 use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
 use crate::tier::Tier;
@@ -31,6 +33,8 @@ pub struct PageWanted {
     pub tier: Tier,
     /// In which order.
     pub order: Order,
+    /// From which id to which.
+    pub span: Span,
     /// How many.
     pub limit: u32,
 }
@@ -79,12 +83,7 @@ impl Queue {
         }
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
         lane.take_over(settings);
-        for tier in Tier::ALL {
-            let spilling = self.lane_ref(index).is_spilling(tier);
-            if spilling != before[tier.index()] {
-                self.spilling_changes.push((settings.lane, tier, spilling));
-            }
-        }
+        self.tell_spilling(index, before);
         self.ring_lane(index, now);
     }
 
@@ -113,19 +112,24 @@ impl Queue {
         std::mem::take(&mut self.spilling_changes)
     }
 
-    /// Rows of this queue were written as spilled.
-    pub fn spilled(&mut self, id: LaneId, tier: Tier) {
+    /// A row of this queue was written as spilled.
+    pub fn spilled(&mut self, id: LaneId, tier: Tier, row: DeliveryId) {
         let index = self.lane(id);
         let lane = self.lane_mut(index);
-        let at = lane.paged_as(tier);
-        let overflow = lane.overflow[at];
-        if !overflow.more && !overflow.paging {
-            self.spilling_changes.push((id, tier, true));
-        }
-        let overflow = &mut self.lane_mut(index).overflow[at];
+        let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(row));
+        let overflow = lane.overflow(part, tier);
+        let began = !overflow.is_spilling();
         overflow.more = true;
         overflow.since |= overflow.paging;
+        if began && part == Part::Fresh {
+            self.spilling_changes.push((id, tier, true));
+        }
         self.hungry.insert(id);
+    }
+
+    /// Takes note of a delivery that was made.
+    pub fn seen(&mut self, now: Timestamp, id: DeliveryId) {
+        self.marks.see(now, id);
     }
 
     /// A queue whose rows should be paged in now; ask until it says `None`.
@@ -161,19 +165,30 @@ impl Queue {
             let wanted = more && entry.kept == [0; 3] && !entry.overflow[0].paging;
             return wanted.then(|| {
                 entry.overflow[0].paging = true;
-                PageWanted { lane, tier: Tier::ALL[0], order, limit: 1 }
+                PageWanted { lane, tier: Tier::ALL[0], order, span: Span::ALL, limit: 1 }
             });
         }
-        let tier = Tier::ALL.into_iter().find(|tier| {
-            let overflow = entry.overflow[tier.index()];
-            overflow.more && !overflow.paging && entry.kept[tier.index()] <= per_queue / 2
-        })?;
-        entry.overflow[tier.index()].paging = true;
-        Some(PageWanted { lane, tier, order, limit: entry.kept[tier.index()] + (per_queue / 2).max(1) })
+        for part in PARTS.into_iter().take(if entry.drain().is_some() { PARTS.len() } else { 1 }) {
+            for tier in Tier::ALL {
+                let (kept, half) = (entry.kept[tier.index()], per_queue / 2);
+                let has_room = if entry.drain().is_some() {
+                    entry.ready_count(part, tier) <= half as usize && kept <= per_queue + half
+                } else {
+                    kept <= half
+                };
+                let overflow = entry.overflow(part, tier);
+                if overflow.more && !overflow.paging && has_room {
+                    overflow.paging = true;
+                    let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
+                    return Some(PageWanted { lane, tier, order, span, limit: kept + half.max(1) });
+                }
+            }
+        }
+        None
     }
 
-    /// A page came: whether the store may hold more of this queue than the window.
-    pub fn paged(&mut self, now: Timestamp, id: LaneId, tier: Tier, more: bool) {
+    /// A page came: whether the store may hold more of these rows than the window.
+    pub fn paged(&mut self, now: Timestamp, id: LaneId, tier: Tier, span: Span, more: bool) {
         let Some(index) = self.lane_index.get(&id).copied() else { return };
         let lane = self.lane_mut(index);
         if lane.old_pages > 0 {
@@ -181,19 +196,20 @@ impl Queue {
             self.hungry.insert(id);
             return;
         }
-        let at = lane.paged_as(tier);
-        let missed = std::mem::take(&mut lane.overflow[at].since);
+        let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(span.from));
+        let missed = std::mem::take(&mut lane.overflow(part, tier).since);
         if lane.is_strict() {
             lane.overflow = Default::default();
         }
-        lane.overflow[at] = Overflow { more: more || missed, paging: false, since: false };
-        if lane.overflow[at].more {
+        *lane.overflow(part, tier) = Overflow { more: more || missed, paging: false, since: false };
+        if more || missed {
             self.hungry.insert(id);
         } else if lane.is_strict() {
             self.spilling_changes.extend(Tier::ALL.map(|tier| (id, tier, false)));
-        } else {
+        } else if part == Part::Fresh {
             self.spilling_changes.push((id, tier, false));
         }
+        self.tidy_flow(index, now);
         self.drop_if_idle(index, now);
     }
 
@@ -222,15 +238,14 @@ impl Queue {
     fn shed_lane(&mut self, index: u32, now: Timestamp, shed: &mut Vec<Shed>) {
         let mut ready = Vec::new();
         for tier in Tier::ALL {
-            while let Some(id) = self.lane_mut(index).pop(tier) {
-                ready.push((tier, id));
-            }
+            self.lane_mut(index).take_back_postponed(tier);
+            ready.extend(self.lane_mut(index).take_ready(tier).into_iter().map(|id| (tier, id)));
         }
         let lane = self.lane_ref(index).id;
         for (tier, id) in ready {
             let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Ready) else { continue };
             if item.place == Place::Spilled {
-                self.spilled(lane, tier);
+                self.spilled(lane, tier, id);
             } else {
                 shed.push(Shed { delivery: id, lane, tier });
             }
@@ -248,9 +263,14 @@ impl Queue {
         }
         // A receipt is waited for whatever the lane does; everything else needs its queue's room.
         matches!(delivery.state, State::AwaitingAck { .. })
-            || (lane.kept[delivery.tier.index()] < self.limits.per_queue
+            || (lane.kept[delivery.tier.index()] < self.room(lane)
                 && self.items.len() < self.limits.window
                 && (lane.settings.is_none() || self.holding(lane, now).is_none()))
+    }
+
+    /// How many of one tier the window takes of a lane; a backlog must not keep fresh ones out.
+    fn room(&self, lane: &Lane) -> u32 {
+        if lane.drain().is_some() { self.limits.per_queue * 2 } else { self.limits.per_queue }
     }
 
     pub(super) fn insert(&mut self, delivery: Delivery, place: Place, stage: Stage) {
@@ -277,13 +297,11 @@ impl Queue {
 
     /// Forgets one: it has ended, or the store keeps it.
     pub(super) fn leave(&mut self, id: DeliveryId, now: Timestamp) {
+        if self.items.get(&id).is_some_and(|item| item.stage == Stage::InFlight) {
+            self.unsent(id, now);
+        }
         let Some(item) = self.items.remove(&id) else { return };
         self.recording.remove(&id);
-        if self.in_flight.remove(&id) {
-            let index = self.lane(item.delivery.lane);
-            let lane = self.lane_mut(index);
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-        }
         if let Some(index) = self.lane_index.get(&item.delivery.lane).copied() {
             let kept = &mut self.lane_mut(index).kept[item.delivery.tier.index()];
             *kept = kept.saturating_sub(1);
@@ -323,10 +341,21 @@ impl Queue {
     /// Puts a lane in its tier's ring if it has something to send and may.
     pub(super) fn ring(&mut self, index: u32, tier: Tier, now: Timestamp) {
         let lane = self.lane_ref(index);
-        if !lane.in_ring[tier.index()] && lane.has_ready(tier) && self.may_send(index, now) {
-            self.lane_mut(index).in_ring[tier.index()] = true;
-            self.turn.join(tier, index);
+        if lane.in_ring[tier.index()] || !lane.has_ready(tier, now) {
+            return;
         }
+        if let Some(bar) = self.bar(index, tier, now) {
+            if bar.hold.why == Why::RateLimit
+                && let Some(pace) = self.lane_mut(index).flow.as_mut().and_then(|flow| flow.pace.as_mut())
+            {
+                pace.held_back(now);
+            }
+            return self.park(index, bar, now);
+        }
+        let Some(tenant) = lane.settings.as_ref().map(|settings| settings.tenant) else { return };
+        self.lane_mut(index).in_ring[tier.index()] = true;
+        let tenant = self.turn.tenant(tenant, now);
+        self.turn.join(tier, tenant, index, now);
     }
 
     pub(super) fn ring_lane(&mut self, index: u32, now: Timestamp) {
@@ -334,7 +363,7 @@ impl Queue {
             self.ring(index, tier, now);
         }
         let lane = self.lane_ref(index);
-        if lane.overflow.iter().any(|queue| queue.more) {
+        if lane.has_more() {
             let id = lane.id;
             self.hungry.insert(id);
         }
@@ -351,11 +380,17 @@ impl Queue {
     /// Frees a lane that has nothing to do and stands in no ring.
     pub(super) fn drop_if_idle(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_ref(index);
-        if lane.in_flight == 0 && lane.in_ring == [false; 3] && lane.is_idle(now) {
+        if lane.in_flight > 0 || lane.in_ring != [false; 3] || lane.kept != [0; 3] {
+            return;
+        }
+        if lane.is_idle(now) {
             let id = lane.id;
             self.lane_index.remove(&id);
             self.lanes[index as usize] = None;
             self.free_lanes.push(index);
+            self.troubled.remove(&id);
+        } else if let Some(at) = lane.flow.as_ref().map(|flow| flow.over_at(now)) {
+            self.wake_lane(index, at, now);
         }
     }
 }

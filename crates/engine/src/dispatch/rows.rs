@@ -8,7 +8,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{self, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
-use posthaste_core::queue::{Admission, LaneSettings, Place, Shed};
+use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start};
@@ -64,6 +64,8 @@ impl Dispatch {
     /// Takes over what earlier sessions left.
     pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
         self.session = start.session;
+        // Higher than every id of earlier sessions.
+        self.queue.seen(now, DeliveryId(Key::new(self.session.writer, 0)));
         for cut in start.cuts {
             self.queue.cut(cut.scope, cut.upto, cut.cause);
             let sweep = Sweep::new(cut.upto, cut.cause, cut.at);
@@ -73,7 +75,7 @@ impl Dispatch {
             self.pause(pause);
         }
         for (lane, tier) in start.spilled {
-            self.queue.spilled(lane, tier);
+            self.queue.spilled(lane, tier, DeliveryId::from_raw(0));
             self.ask_for(lane);
         }
         self.late.start(now);
@@ -90,7 +92,8 @@ impl Dispatch {
             self.read(query, late::PAGE, effects);
         }
         while let Some(wanted) = self.queue.next_page(now) {
-            let query = Query::Spilled { lane: wanted.lane, tier: wanted.tier, order: wanted.order };
+            let PageWanted { lane, tier, order, span, .. } = wanted;
+            let query = Query::Spilled { lane, tier, order, span };
             self.read(query, wanted.limit, effects);
         }
         self.read_what_has_ended(now, effects);
@@ -154,12 +157,12 @@ impl Dispatch {
                     self.take_in(now, row, asked);
                 }
             }
-            Query::Spilled { lane, tier, .. } => {
+            Query::Spilled { lane, tier, span, .. } => {
                 let mut more = page.more;
                 for row in page.rows {
                     more |= !self.take_in(now, row, asked);
                 }
-                self.queue.paged(now, lane, tier, more);
+                self.queue.paged(now, lane, tier, span, more);
             }
             Query::Cut(scope) => self.sweep(now, scope, asked, page, effects),
             Query::Over { now: then } => {
@@ -213,7 +216,7 @@ impl Dispatch {
         let admission = self.queue.admit(now, row.delivery, row.place);
         self.ask_for(lane);
         if admission == Admission::NoRoom {
-            self.queue.spilled(lane, tier);
+            self.queue.spilled(lane, tier, id);
         }
         admission != Admission::NoRoom
     }

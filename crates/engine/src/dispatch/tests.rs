@@ -114,7 +114,12 @@ fn at(ms: i64) -> Timestamp {
 
 fn lane(order: Order, on_dead: OnDead) -> Arc<LaneSettings> {
     let (lane, tenant) = (LaneId::from_raw(7), TenantId::from_raw(1));
-    Arc::new(LaneSettings { lane, tenant, order, on_dead, max_in_flight: 10, policy: Arc::new(Policy::default()) })
+    Arc::new(LaneSettings {
+        order,
+        on_dead,
+        max_in_flight: 10,
+        ..LaneSettings::new(lane, tenant, Arc::new(Policy::default()))
+    })
 }
 
 fn finished(delivery: DeliveryId, cause: Cause) -> Event {

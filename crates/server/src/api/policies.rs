@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use http::{StatusCode, Uri};
-use posthaste_core::policy::{JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec, UnknownPolicy};
+use posthaste_core::policy::{
+    BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec, UnknownPolicy,
+};
 use posthaste_core::tier::Tier;
 use serde::Serialize;
 
@@ -67,7 +69,15 @@ fn spec(fields: &mut Object<'_>) -> PolicySpec {
         spec
     });
     fields.absorb(tiers);
-    let spec = PolicySpec {
+    let mut breaker = fields.object("breaker");
+    let breaker_spec = BreakerSpec {
+        failure_rate: breaker.get("failure_rate", value::number),
+        min_volume: breaker.get("min_volume", value::whole),
+        consecutive: breaker.get("consecutive", value::whole),
+        open_for: breaker.get("open_for", value::duration),
+    };
+    fields.absorb(breaker);
+    PolicySpec {
         strategy: fields.get("strategy", value::text),
         base: fields.get("base", value::duration),
         multiplier: fields.get("multiplier", value::number),
@@ -79,9 +89,8 @@ fn spec(fields: &mut Object<'_>) -> PolicySpec {
         window: fields.get("window", value::duration),
         retry_after_max: fields.get("retry_after_max", value::duration),
         tiers: TiersSpec { transactional, promotional, engagement },
-    };
-    fields.not_built(&["breaker"]);
-    spec
+        breaker: breaker_spec,
+    }
 }
 
 /// What a policy would do, as the API writes it; `posthaste policy preview --json` prints the same.
@@ -144,6 +153,7 @@ struct Shown {
     window: Option<String>,
     retry_after_max: Option<String>,
     tiers: ShownTiers,
+    breaker: ShownBreaker,
 }
 
 #[derive(Serialize)]
@@ -163,6 +173,14 @@ struct ShownTiers {
 struct ShownTier {
     scale: Option<f64>,
     first: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShownBreaker {
+    failure_rate: Option<f64>,
+    min_volume: Option<u64>,
+    consecutive: Option<u64>,
+    open_for: Option<String>,
 }
 
 impl Shown {
@@ -186,6 +204,12 @@ impl Shown {
                 transactional: tier(&spec.tiers.transactional),
                 promotional: tier(&spec.tiers.promotional),
                 engagement: tier(&spec.tiers.engagement),
+            },
+            breaker: ShownBreaker {
+                failure_rate: spec.breaker.failure_rate,
+                min_volume: spec.breaker.min_volume,
+                consecutive: spec.breaker.consecutive,
+                open_for: write(spec.breaker.open_for),
             },
         }
     }

@@ -34,7 +34,8 @@ async fn every_preset_previews_by_name_and_as_it_is_listed() {
 #[tokio::test]
 async fn a_preview_has_every_wait() {
     let server = Server::start().await;
-    let body = r#"{"policy": {"strategy": "fixed", "base": 5, "jitter": {"kind": "none"}, "max_attempts": 3}}"#;
+    let body = r#"{"policy": {"strategy": "fixed", "base": 5, "jitter": {"kind": "none"}, "max_attempts": 3,
+        "breaker": {"failure_rate": 0.5, "min_volume": 20, "consecutive": 10, "open_for": "30s"}}}"#;
     let preview = server.post("/v1/policies/preview", body).await;
     let first = serde_json::json!({"retry": 1, "after": "5s", "earliest": "5s", "latest": "5s", "since_accept": "5s"});
     assert_eq!(preview.body["waits"][0], first);
@@ -52,7 +53,8 @@ async fn what_is_wrong_with_a_policy_is_told_with_its_place() {
         (r#"{"policy": {"base": "1x"}}"#, "invalid_body", "/policy/base"),
         (r#"{"policy": {"multiplier": -1, "strategy": "exponential"}}"#, "invalid_body", "/policy/multiplier"),
         (r#"{"policy": {"tiers": {"engagement": {"scal": 2}}}}"#, "invalid_body", "/policy/tiers/engagement/scal"),
-        (r#"{"policy": {"breaker": {}}}"#, "not_built_yet", "/policy/breaker"),
+        (r#"{"policy": {"breaker": {"open": "30s"}}}"#, "invalid_body", "/policy/breaker/open"),
+        (r#"{"policy": {"breaker": {"failure_rate": 50}}}"#, "invalid_body", "/policy/breaker/failure_rate"),
         (r#"{"policy": "webhook", "tire": 1}"#, "invalid_body", "/tire"),
     ];
     for (body, code, pointer) in cases {

@@ -2,7 +2,7 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, WriterId};
-use posthaste_core::queue::Order;
+use posthaste_core::queue::{Order, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -80,7 +80,7 @@ pub(super) async fn the_next_due_time_lies_beyond_what_was_asked_for<S: Store>(c
 
 pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
     let queue = backlog(case).await;
-    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo };
+    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     let first = case.page(query, 2).await;
     case.same("the first ones", (ids(&first), first.more), (queue[..2].to_vec(), true));
@@ -89,7 +89,8 @@ pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
 pub(super) async fn spilled_rows_come_newest_first_where_asked<S: Store>(case: &Case<S>) {
     let mut queue = backlog(case).await;
     queue.reverse();
-    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::NewestFirst };
+    let query =
+        Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::NewestFirst, span: Span::ALL };
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     case.same("the first ones", case.ids(query, 2).await, queue[..2].to_vec());
 }
@@ -101,7 +102,7 @@ pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &C
         case.accept_one(Draft { tier, ..Draft::to(2).spilled() }).await;
     }
     for tier in Tier::ALL {
-        let query = Query::Spilled { lane: lane_id(1), tier, order: Order::Strict };
+        let query = Query::Spilled { lane: lane_id(1), tier, order: Order::Strict, span: Span::ALL };
         case.same("the queue, by id", case.ids(query, MANY).await, queue.clone());
         let first = case.page(query, 3).await;
         case.same("the first ones", (ids(&first), first.more), (queue[..3].to_vec(), true));

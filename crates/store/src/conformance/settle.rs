@@ -5,7 +5,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{Order, Place};
+use posthaste_core::queue::{Order, Place, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -187,7 +187,7 @@ pub(super) async fn spilled_rows_move_behind_their_window<S: Store>(case: &Case<
     let unknown = DeliveryId::from_raw(77);
     let spilled = vec![ready.id, unknown, delayed.id, ended.id, ready.id];
     case.done("spill", case.store.spill(case.session(), spilled).await);
-    let queue = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo };
+    let queue = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
     case.same("the queue", case.ids(queue, MANY).await, vec![ready.id, delayed.id]);
     let late = case.page(Query::Delayed { after: None, until: after(9) }, MANY).await;
     case.check(late.rows.is_empty(), "a spilled row is not delayed any more");
@@ -222,7 +222,7 @@ async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, d
     let places = [
         (Place::Ready, Query::Left { after: None, before }),
         (Place::Delayed, Query::Delayed { after: None, until: after(1_000) }),
-        (Place::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo }),
+        (Place::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL }),
     ];
     for (looked, query) in places {
         let found = case.page(query, MANY).await.rows;

@@ -6,7 +6,7 @@
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
-use posthaste_core::queue::Order;
+use posthaste_core::queue::{Order, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
@@ -28,8 +28,10 @@ const LEFT: &str = select!("place = 0 AND id > ?1 AND id < ?2 ORDER BY id LIMIT 
 const DELAYED: &str = select!("place = 1 AND due_ms > ?1 AND due_ms <= ?2 ORDER BY due_ms, id LIMIT ?3");
 const DELAYED_TWINS: &str = select!("place = 1 AND due_ms = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
 const NEXT_DUE: &str = "SELECT min(due_ms) FROM delivery WHERE place = 1 AND due_ms > ?1";
-const OLDEST_SPILLED: &str = select!("place = 2 AND lane = ?1 AND tier = ?2 ORDER BY id LIMIT ?3");
-const NEWEST_SPILLED: &str = select!("place = 2 AND lane = ?1 AND tier = ?2 ORDER BY id DESC LIMIT ?3");
+const OLDEST_SPILLED: &str =
+    select!("place = 2 AND lane = ?1 AND tier = ?2 AND id >= ?3 AND id < ?4 ORDER BY id LIMIT ?5");
+const NEWEST_SPILLED: &str =
+    select!("place = 2 AND lane = ?1 AND tier = ?2 AND id >= ?3 AND id < ?4 ORDER BY id DESC LIMIT ?5");
 const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
                           ORDER BY lane, tier LIMIT 1";
 // A message's deliveries have the ids that follow its own, up to the next message's.
@@ -55,7 +57,7 @@ pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, 
             next_due = due_after(conn, until)?;
             delayed(conn, after, until, limit)?
         }
-        Query::Spilled { lane, tier, order } => spilled(conn, lane, tier, order, limit)?,
+        Query::Spilled { lane, tier, order, span } => spilled(conn, lane, tier, order, span, limit)?,
         Query::Cut(scope) => match cut::find(conn, scope)? {
             Some(cut) => covered(conn, scope, key(cut.upto), limit)?,
             None => Vec::new(),
@@ -127,8 +129,16 @@ fn due_after(conn: &Connection, until: Timestamp) -> Result<Option<Timestamp>, S
     Ok(due.map(Timestamp::from_millis))
 }
 
-fn spilled(conn: &Connection, lane: LaneId, tier: Tier, order: Order, limit: u32) -> Result<Vec<Row>, StoreError> {
-    let queue = |sql, tier| rows(conn, sql, (key(lane.0), tier_number(tier), limit));
+fn spilled(
+    conn: &Connection,
+    lane: LaneId,
+    tier: Tier,
+    order: Order,
+    span: Span,
+    limit: u32,
+) -> Result<Vec<Row>, StoreError> {
+    let (from, below) = (key(span.from.0), key(span.below.0));
+    let queue = |sql, tier| rows(conn, sql, (key(lane.0), tier_number(tier), from, below, limit));
     match order {
         Order::Fifo => queue(OLDEST_SPILLED, tier),
         Order::NewestFirst => queue(NEWEST_SPILLED, tier),
@@ -194,8 +204,8 @@ mod tests {
             (DELAYED, format!("{late} (due_ms>? AND due_ms<?)")),
             (DELAYED_TWINS, format!("{late} (due_ms=? AND rowid>?)")),
             (NEXT_DUE, "SEARCH delivery USING COVERING INDEX delivery_late (due_ms>?)".to_owned()),
-            (OLDEST_SPILLED, format!("{spill} (lane=? AND tier=?)")),
-            (NEWEST_SPILLED, format!("{spill} (lane=? AND tier=?)")),
+            (OLDEST_SPILLED, format!("{spill} (lane=? AND tier=? AND rowid>? AND rowid<?)")),
+            (NEWEST_SPILLED, format!("{spill} (lane=? AND tier=? AND rowid>? AND rowid<?)")),
             (NEXT_QUEUE, "SEARCH delivery USING COVERING INDEX delivery_spill ((lane,tier)>(?,?))".to_owned()),
             (ONE, format!("{by_key} (rowid=?)")),
         ] {

@@ -9,7 +9,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
-use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::queue::{OnDead, Order, Place, Record, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -372,7 +372,10 @@ impl Both {
         for lane in (0..LANES).map(LaneId::from_raw) {
             for tier in Tier::ALL {
                 for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
-                    self.compare_pages(Query::Spilled { lane, tier, order }).await;
+                    let middle = middle.unwrap_or(Span::ALL.from);
+                    for span in [Span::ALL, Span { from: middle, ..Span::ALL }, Span { below: middle, ..Span::ALL }] {
+                        self.compare_pages(Query::Spilled { lane, tier, order, span }).await;
+                    }
                 }
             }
             let id = lane.endpoint();

@@ -153,7 +153,12 @@ impl Plan {
         let healed_at = BEGIN + busy_ms * 2;
         let lane_count = rng.usize(2..=if deliveries > 100 { 24 } else { 4 });
         let lanes = (0..lane_count).map(|index| lane(&mut rng, index, healed_at)).collect();
-        let limits = Limits { slots: rng.u32(2..=64), per_queue: rng.u32(2..=24), window: rng.usize(24..=256) };
+        let limits = Limits {
+            slots: rng.u32(2..=64),
+            per_queue: rng.u32(2..=24),
+            window: rng.usize(24..=256),
+            ..Limits::default()
+        };
         let mut plan = Self {
             seed,
             limits,
@@ -230,13 +235,13 @@ fn lane(rng: &mut Rng, index: usize, healed_at: Ms) -> LanePlan {
         1 => Order::Strict,
         _ => Order::Fifo,
     };
+    let policy_of_lane = Arc::new(Policy::preset(policy).expect("the list names presets"));
+    let (id, tenant) = (LaneId::from_raw(1_000 + index as u64), TenantId::from_raw(1 + index as u64 % 3));
     let settings = LaneSettings {
-        lane: LaneId::from_raw(1_000 + index as u64),
-        tenant: TenantId::from_raw(1 + index as u64 % 3),
         order,
         on_dead: if rng.u32(..3) == 0 { OnDead::Hold } else { OnDead::Skip },
         max_in_flight: rng.u16(1..=20),
-        policy: Arc::new(Policy::preset(policy).expect("the list names presets")),
+        ..LaneSettings::new(id, tenant, policy_of_lane)
     };
     let mut modes = Vec::new();
     let mut until = BEGIN;

@@ -132,7 +132,7 @@ impl Model {
         match place {
             Place::Ready => self.admit(self.rows.len() - 1),
             Place::Delayed => self.queue.forget_idle_lane(lane_id(lane), self.now),
-            Place::Spilled => self.queue.spilled(lane_id(lane), tier),
+            Place::Spilled => self.queue.spilled(lane_id(lane), tier, DeliveryId::from_raw(self.issued)),
         }
     }
 
@@ -152,7 +152,7 @@ impl Model {
         } else {
             assert_eq!(admission, Admission::NoRoom, "there is no room for {id}");
             self.rows[at].place = Place::Spilled;
-            self.queue.spilled(lane, tier);
+            self.queue.spilled(lane, tier, id);
         }
     }
 
@@ -426,7 +426,7 @@ impl Model {
                 None => more = true,
             }
         }
-        self.queue.paged(self.now, wanted.lane, wanted.tier, more);
+        self.queue.paged(self.now, wanted.lane, wanted.tier, wanted.span, more);
     }
 
     /// Pages until nothing is behind the window that there is room for.
@@ -457,7 +457,7 @@ impl Model {
             row.at = At::Store;
             if told {
                 row.place = Place::Spilled;
-                self.queue.spilled(lane, tier);
+                self.queue.spilled(lane, tier, id);
             }
         }
     }

@@ -49,6 +49,7 @@ impl Model {
             lane: row.delivery.lane,
             attempt: row.delivery.attempts + 1,
             compact: row.delivery.compact == Compact::InUse,
+            probe: false,
         };
         assert_eq!(*start, expected);
         self.take_turn(lane, self.rows[at].delivery.tier);

@@ -1,0 +1,196 @@
+//! What a destination answered in the last thirty seconds, a bucket a second, sums kept as it goes.
+//!
+//! Invariants: a sum is always that of its buckets; a time before the newest bucket counts as that
+//! bucket, unless the clock was set back by more than the whole window: then it starts anew.
+
+use std::array;
+use std::time::Duration;
+
+use crate::id::LaneId;
+use crate::time::Timestamp;
+
+/// How far back it looks.
+pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
+/// How many different endpoints it tells apart.
+pub const ENDPOINTS_MAX: u8 = 5;
+
+const SECONDS: u8 = 30;
+
+/// What is counted; also its place in a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counted {
+    Success,
+    Failure,
+    Overload,
+}
+
+/// Counts that stop at the top: a second of more answers than that is judged by the first of them.
+type Bucket = [u16; 3];
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    /// The second of the newest bucket.
+    newest: i64,
+    sums: [u32; 3],
+    /// By second, modulo their number.
+    buckets: [Bucket; SECONDS as usize],
+    failed: Endpoints,
+    overloaded: Endpoints,
+    /// Seconds since it began to fill, the newest included; 0 when it is empty.
+    filled: u8,
+}
+
+/// What a window holds at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) successes: u64,
+    pub(super) failures: u64,
+    pub(super) overloads: u64,
+    /// Those of the second that is not over.
+    pub(super) successes_this_second: u64,
+    /// Since it began to fill, the one that is not over included.
+    pub(super) seconds: u8,
+}
+
+impl Seen {
+    pub(super) fn answers(&self) -> u64 {
+        self.successes + self.failures + self.overloads
+    }
+}
+
+impl Window {
+    /// Counts one answer.
+    pub(super) fn count(&mut self, now: Timestamp, what: Counted, endpoint: LaneId) {
+        self.advance(now);
+        let slot = slot(self.newest);
+        let count = &mut self.buckets[usize::from(slot)][what as usize];
+        if let Some(more) = count.checked_add(1) {
+            *count = more;
+            self.sums[what as usize] += 1;
+        }
+        match what {
+            Counted::Success => {}
+            Counted::Failure => self.failed.note(endpoint, slot),
+            Counted::Overload => self.overloaded.note(endpoint, slot),
+        }
+    }
+
+    /// What it holds at `now`.
+    pub(super) fn at(&self, now: Timestamp) -> Seen {
+        let steps = self.steps(now);
+        let mut sums = self.sums;
+        self.leaving(steps).for_each(|bucket| subtract(&mut sums, self.buckets[bucket]));
+        let [successes, failures, overloads] = sums.map(u64::from);
+        let this_second = if steps == 0 { self.buckets[usize::from(slot(self.newest))][0] } else { 0 };
+        let seconds = (self.filled + steps).min(SECONDS);
+        Seen { successes, failures, overloads, successes_this_second: this_second.into(), seconds }
+    }
+
+    /// How many endpoints had a failure in it, when it was last counted into.
+    pub(super) fn endpoints_failed(&self) -> u8 {
+        self.failed.count()
+    }
+
+    /// How many had an overload answer.
+    pub(super) fn endpoints_overloaded(&self) -> u8 {
+        self.overloaded.count()
+    }
+
+    /// Moves on to `now` and lets go of what has become too old.
+    fn advance(&mut self, now: Timestamp) {
+        let steps = self.steps(now);
+        if steps > 0 {
+            for bucket in self.leaving(steps) {
+                subtract(&mut self.sums, self.buckets[bucket]);
+                self.buckets[bucket] = Bucket::default();
+            }
+            let newest = slot(self.newest);
+            self.failed.age(newest, steps);
+            self.overloaded.age(newest, steps);
+            self.newest = second(now);
+            self.filled = (self.filled + steps).min(SECONDS);
+        }
+        if self.sums == [0; 3] {
+            self.newest = second(now);
+            self.filled = 1;
+        }
+    }
+
+    /// How many seconds `now` is further on; all of them when nothing it holds is of use.
+    fn steps(&self, now: Timestamp) -> u8 {
+        let (now, newest) = (second(now), self.newest);
+        let apart = u8::try_from(now.abs_diff(newest)).unwrap_or(u8::MAX);
+        if now < newest && apart <= SECONDS { 0 } else { apart.min(SECONDS) }
+    }
+
+    /// The buckets that become too old within this many seconds.
+    fn leaving(&self, steps: u8) -> impl Iterator<Item = usize> + use<> {
+        let newest = slot(self.newest);
+        (1..=steps).map(move |step| usize::from((newest + step) % SECONDS))
+    }
+}
+
+fn subtract(sums: &mut [u32; 3], bucket: Bucket) {
+    for (sum, count) in sums.iter_mut().zip(bucket) {
+        *sum -= u32::from(count);
+    }
+}
+
+fn second(now: Timestamp) -> i64 {
+    now.as_millis().div_euclid(1_000)
+}
+
+/// The bucket of a second.
+fn slot(second: i64) -> u8 {
+    u8::try_from(second.rem_euclid(SECONDS.into())).expect("a remainder below thirty")
+}
+
+/// The endpoints seen last, each once, as far as they are within the window.
+///
+/// An entry is four bytes: 27 bits that stand for the endpoint, and the slot of its last second in
+/// the lower five. Two endpoints that share their bits, one pair in 134 million, count as one: it
+/// opens a little later, and never because of it.
+#[derive(Clone, Copy, Debug)]
+struct Endpoints([u32; ENDPOINTS_MAX as usize]);
+
+const SLOT_BITS: u32 = 5;
+const NOBODY: u32 = u32::MAX;
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        Self([NOBODY; ENDPOINTS_MAX as usize])
+    }
+}
+
+impl Endpoints {
+    fn note(&mut self, endpoint: LaneId, newest: u8) {
+        let who = mark(endpoint);
+        let same = self.0.iter().position(|entry| *entry != NOBODY && entry >> SLOT_BITS == who);
+        // The longest unseen makes room, so these are always the latest.
+        let oldest = || (0..self.0.len()).max_by_key(|at| age(self.0[*at], newest));
+        if let Some(at) = same.or_else(oldest) {
+            self.0[at] = who << SLOT_BITS | u32::from(newest);
+        }
+    }
+
+    /// Forgets who is too old once the window has moved on from `newest` by so many seconds.
+    fn age(&mut self, newest: u8, steps: u8) {
+        self.0 = array::from_fn(|at| if age(self.0[at], newest) + steps < SECONDS { self.0[at] } else { NOBODY });
+    }
+
+    fn count(&self) -> u8 {
+        self.0.iter().map(|entry| u8::from(*entry != NOBODY)).sum()
+    }
+}
+
+/// How many seconds ago an entry was made, the whole window for none.
+fn age(entry: u32, newest: u8) -> u8 {
+    let slot = entry.to_le_bytes()[0] & ((1 << SLOT_BITS) - 1);
+    if entry == NOBODY { SECONDS } else { (newest + SECONDS - slot) % SECONDS }
+}
+
+/// The high bits of a multiplication: neighbouring ids differ in them.
+fn mark(endpoint: LaneId) -> u32 {
+    let mixed = endpoint.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (u32::BITS - SLOT_BITS));
+    u32::try_from(mixed).expect("27 bits fit")
+}

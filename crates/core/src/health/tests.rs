@@ -1,0 +1,493 @@
+//! Each clause of E4 as a sentence. What a person reads is in `score`, the laws are in `model`.
+
+mod model;
+mod score;
+
+use super::*;
+
+const START: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const MIDDLE: Roll = Roll(u64::MAX / 2);
+const OK: Verdict = Verdict::of(Cause::Ok);
+const DOWN: Verdict = Verdict::of(Cause::ConnectRefused);
+const BAD_REQUEST: Verdict = Verdict::of(Cause::BadRequest);
+
+/// One endpoint and a clock turned by hand.
+struct Story {
+    health: Health,
+    now: Timestamp,
+}
+
+impl Story {
+    fn new() -> Self {
+        Self { health: Health::default(), now: START }
+    }
+
+    /// One that fails every hour and is looked at, for this long; the last try is now.
+    fn failing_for(time: Duration) -> Self {
+        let mut story = Self::new();
+        story.fail_for(time);
+        story
+    }
+
+    fn fail_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.tries(&DOWN);
+        while self.now + HOUR < end {
+            self.pass(HOUR);
+            self.tries(&DOWN);
+            let _ = self.looks(0);
+        }
+        self.now = end;
+        self.tries(&DOWN);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    fn tries(&mut self, verdict: &Verdict) {
+        self.health.attempted(self.now, verdict, Duration::from_millis(40));
+    }
+
+    fn ends(&mut self, count: u64, cause: Cause) {
+        for _ in 0..count {
+            self.health.ended(self.now, cause);
+        }
+    }
+
+    fn probes(&mut self, verdict: &Verdict) -> Option<Step> {
+        self.health.probed(self.now, MIDDLE, verdict)
+    }
+
+    /// Every step due by now.
+    fn looks(&mut self, waiting: u64) -> Vec<Step> {
+        std::iter::from_fn(|| self.health.look(self.now, waiting, MIDDLE)).take(9).collect()
+    }
+
+    fn disabled() -> Self {
+        let mut story = Self::failing_for(DAY);
+        assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
+        story
+    }
+}
+
+// Warned.
+
+#[test]
+fn an_owner_is_warned_when_nothing_succeeded_for_an_hour() {
+    let mut story = Story::new();
+    story.tries(&DOWN);
+    story.pass(HOUR - Duration::from_millis(1));
+    assert_eq!(story.looks(0), []);
+    assert_eq!(story.health.standing(), Standing::Healthy);
+    story.pass(Duration::from_millis(1));
+    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.health.standing(), Standing::Failing { since: START });
+}
+
+#[test]
+fn a_failing_period_has_one_warning() {
+    let mut story = Story::failing_for(HOUR);
+    assert_eq!(story.looks(0), [Step::Warn]);
+    story.pass(HOUR);
+    story.tries(&DOWN);
+    assert_eq!(story.looks(0), []);
+}
+
+#[test]
+fn an_endpoint_that_was_never_tried_is_not_warned() {
+    let mut story = Story::new();
+    story.pass(DAY * 30);
+    assert_eq!(story.looks(1_000), []);
+}
+
+#[test]
+fn the_hour_counts_from_the_first_failure_not_from_the_last_success() {
+    let mut story = Story::new();
+    story.tries(&OK);
+    story.pass(DAY);
+    story.tries(&DOWN);
+    story.pass(HOUR - SECOND);
+    assert_eq!(story.looks(0), [], "it was quiet for a day, not failing");
+}
+
+#[test]
+fn a_success_in_between_begins_the_hour_anew() {
+    let mut story = Story::failing_for(HOUR - SECOND);
+    story.tries(&OK);
+    story.tries(&DOWN);
+    story.pass(HOUR - SECOND);
+    assert_eq!(story.looks(0), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(0), [Step::Warn]);
+}
+
+#[test]
+fn what_is_our_own_fault_or_a_credentials_is_no_try() {
+    for cause in [Cause::StoreUnavailable, Cause::NotStarted, Cause::CredentialRejected, Cause::TtlExpired] {
+        let mut story = Story::new();
+        story.tries(&Verdict::of(cause));
+        story.pass(DAY * 6);
+        story.tries(&Verdict::of(cause));
+        assert_eq!(story.looks(1_000), [], "{cause:?}");
+        assert_eq!(story.health.score(story.now).tried, 0);
+    }
+}
+
+#[test]
+fn the_first_success_after_a_warning_is_told_once() {
+    let mut story = Story::failing_for(HOUR);
+    assert_eq!(story.looks(0), [Step::Warn]);
+    story.tries(&OK);
+    assert_eq!(story.looks(0), [Step::Recovered]);
+    assert_eq!(story.health.standing(), Standing::Healthy);
+    story.tries(&OK);
+    assert_eq!(story.looks(0), []);
+}
+
+#[test]
+fn a_success_without_a_warning_is_not_worth_telling() {
+    let mut story = Story::failing_for(HOUR - SECOND);
+    assert_eq!(story.looks(0), []);
+    story.tries(&OK);
+    assert_eq!(story.looks(0), []);
+}
+
+#[test]
+fn one_that_fails_again_is_warned_again_and_the_recovery_is_told_first() {
+    let mut story = Story::failing_for(HOUR);
+    assert_eq!(story.looks(0), [Step::Warn]);
+    story.tries(&OK);
+    story.tries(&DOWN);
+    story.pass(HOUR);
+    assert_eq!(story.looks(0), [Step::Recovered, Step::Warn]);
+}
+
+// Disabled after a day.
+
+#[test]
+fn after_a_day_of_failures_ten_waiting_disable_it_and_nine_do_not() {
+    let mut story = Story::failing_for(DAY);
+    assert_eq!(story.looks(9), []);
+    assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.health.standing(), Standing::Disabled { since: story.now, reason: Reason::DayOfHarm });
+}
+
+#[test]
+fn after_a_day_of_failures_ten_dead_disable_it_and_nine_do_not() {
+    let mut story = Story::failing_for(DAY);
+    story.ends(9, Cause::NotFound);
+    assert_eq!(story.looks(0), []);
+    story.ends(1, Cause::NotFound);
+    assert_eq!(story.looks(0), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn the_dead_and_the_waiting_are_counted_together() {
+    let mut story = Story::failing_for(DAY);
+    story.ends(4, Cause::Unavailable);
+    assert_eq!(story.looks(5), []);
+    assert_eq!(story.looks(6), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn a_second_short_of_a_day_is_not_a_day() {
+    let mut story = Story::failing_for(DAY - SECOND);
+    story.ends(100, Cause::NotFound);
+    assert_eq!(story.looks(100), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(100), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn a_success_in_between_begins_the_day_anew() {
+    let mut story = Story::failing_for(DAY - SECOND);
+    story.tries(&OK);
+    assert_eq!(story.looks(100), [Step::Recovered]);
+    story.fail_for(DAY - SECOND);
+    assert_eq!(story.looks(100), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(100), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn only_deaths_by_the_endpoints_fault_count() {
+    let counted = |cause| {
+        let mut story = Story::failing_for(DAY);
+        story.ends(10, cause);
+        !story.looks(0).is_empty()
+    };
+    let theirs: Vec<_> = Cause::ALL.iter().filter(|entry| counted(entry.cause)).map(|entry| entry.code).collect();
+    insta::assert_snapshot!(theirs.join("\n"), @r"
+    request_timeout
+    too_many_requests
+    internal_error
+    bad_gateway
+    unavailable
+    gateway_timeout
+    server_error
+    connect_refused
+    connect_reset
+    connect_timeout
+    tls_handshake
+    closed_early
+    unknown
+    protocol_error
+    response_head_too_large
+    ack_timeout
+    dns_failed
+    dns_not_found
+    tls_certificate
+    unauthorized
+    forbidden
+    not_found
+    method_not_allowed
+    redirect_not_followed
+    ");
+}
+
+#[test]
+fn refused_messages_do_not_count_as_harm_however_many() {
+    let mut story = Story::new();
+    for _ in 0..24 {
+        story.tries(&BAD_REQUEST);
+        story.ends(100, Cause::BadRequest);
+        story.pass(HOUR);
+    }
+    story.tries(&BAD_REQUEST);
+    assert_eq!(story.looks(0), [Step::Warn]);
+}
+
+#[test]
+fn one_that_nobody_tried_for_a_day_is_not_disabled_whatever_waits() {
+    let mut story = Story::failing_for(DAY);
+    story.pass(DAY);
+    assert_eq!(story.looks(1_000), [], "the last try is a day old");
+    story.tries(&DOWN);
+    assert_eq!(story.looks(1_000), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn deaths_of_the_day_before_are_forgotten() {
+    let mut story = Story::new();
+    story.tries(&DOWN);
+    story.ends(9, Cause::NotFound);
+    story.fail_for(DAY + HOUR);
+    story.ends(9, Cause::NotFound);
+    assert_eq!(story.looks(0), [], "nine today and nine the day before");
+    story.ends(1, Cause::NotFound);
+    assert_eq!(story.looks(0), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn three_failures_in_a_week_do_not_disable_a_quiet_endpoint() {
+    let mut story = Story::new();
+    story.tries(&OK);
+    for _ in 0..3 {
+        story.tries(&DOWN);
+        story.ends(1, Cause::ConnectRefused);
+        story.pass(DAY * 2);
+    }
+    assert_eq!(story.looks(3), [Step::Warn]);
+}
+
+#[test]
+fn a_late_look_tells_the_warning_before_the_disabling() {
+    let mut story = Story::new();
+    story.tries(&DOWN);
+    story.pass(DAY);
+    story.tries(&DOWN);
+    assert_eq!(story.looks(10), [Step::Warn, Step::Disable(Reason::DayOfHarm)]);
+}
+
+// Disabled after five days.
+
+#[test]
+fn five_days_without_success_disable_any_endpoint_and_an_hour_less_does_not() {
+    let mut story = Story::failing_for(DAY * 5 - HOUR);
+    assert_eq!(story.looks(0), []);
+    story.pass(HOUR - SECOND);
+    assert_eq!(story.looks(0), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+}
+
+#[test]
+fn five_days_of_refused_messages_are_five_days_without_success() {
+    let mut story = Story::new();
+    story.tries(&BAD_REQUEST);
+    story.pass(DAY * 5);
+    story.tries(&BAD_REQUEST);
+    assert_eq!(story.looks(0), [Step::Warn, Step::Disable(Reason::FiveDays)]);
+}
+
+#[test]
+fn five_days_without_a_try_of_late_are_no_evidence() {
+    let mut story = Story::new();
+    story.tries(&DOWN);
+    story.pass(DAY * 6);
+    assert_eq!(story.looks(0), [Step::Warn]);
+    story.tries(&DOWN);
+    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+}
+
+#[test]
+fn a_success_in_between_begins_the_five_days_anew() {
+    let mut story = Story::failing_for(DAY * 5 - SECOND);
+    story.tries(&OK);
+    assert_eq!(story.looks(0), [Step::Recovered]);
+    story.fail_for(DAY * 5 - SECOND);
+    assert_eq!(story.looks(0), []);
+}
+
+// Probed and enabled.
+
+#[test]
+fn probes_come_after_a_minute_and_then_ever_more_seldom_up_to_an_hour() {
+    for (roll, percent) in [(Roll(0), 90), (MIDDLE, 100), (Roll(u64::MAX), 110)] {
+        let mut health = Story::failing_for(DAY).health;
+        let mut now = START + DAY;
+        assert_eq!(health.probe_at(), None);
+        assert_eq!(health.look(now, 10, roll), Some(Step::Disable(Reason::DayOfHarm)));
+        for minutes in [1, 2, 4, 8, 16, 32].into_iter().chain([60; 300]) {
+            let due = health.probe_at().expect("a disabled endpoint is probed");
+            let wait = Duration::from_millis(minutes * 600 * percent);
+            assert!(due.since(now).abs_diff(wait) <= Duration::from_millis(1), "{minutes} min at {percent} %");
+            now = due;
+            assert_eq!(health.probed(now, roll, &DOWN), None);
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_succeeds_enables_it() {
+    let mut story = Story::disabled();
+    story.pass(MINUTE);
+    let before = story.health.score(story.now);
+    assert_eq!(story.probes(&Verdict::of(Cause::BadGateway)), None);
+    let after = story.health.score(story.now);
+    assert_eq!((after.tried, after.last_cause), (before.tried + 1, Some(Cause::BadGateway)), "a probe is a try");
+    story.pass(MINUTE * 2);
+    assert_eq!(story.probes(&OK), Some(Step::Enable));
+    assert_eq!((story.health.standing(), story.health.probe_at()), (Standing::Healthy, None));
+    assert_eq!(story.health.score(story.now).last_success_at, Some(story.now));
+    assert_eq!(story.looks(100), [], "being enabled is all there is to tell");
+}
+
+#[test]
+fn a_probe_that_failed_by_our_own_fault_is_made_again_after_the_same_wait() {
+    let mut story = Story::disabled();
+    assert_eq!(story.probes(&Verdict::of(Cause::NotStarted)), None);
+    let wait = story.health.probe_at().expect("still disabled").since(story.now);
+    assert!(wait.abs_diff(MINUTE) <= Duration::from_millis(1), "{wait:?}");
+}
+
+#[test]
+fn a_probe_waits_as_long_as_the_receiver_asked_but_no_more_than_a_day() {
+    for (asked, waits) in [(HOUR * 5, HOUR * 5), (DAY * 400, DAY), (Duration::MAX, DAY)] {
+        let mut story = Story::disabled();
+        let busy = Verdict { retry_after: Some(asked), ..Verdict::of(Cause::Unavailable) };
+        assert_eq!(story.probes(&busy), None);
+        assert_eq!(story.health.probe_at(), Some(story.now + waits));
+    }
+}
+
+#[test]
+fn a_disabled_endpoint_has_no_further_step_until_a_probe_or_its_owner_speaks() {
+    let mut story = Story::disabled();
+    let standing = story.health.standing();
+    story.tries(&OK);
+    story.tries(&DOWN);
+    story.pass(DAY * 6);
+    assert_eq!(story.looks(1_000), [], "what was sent before ends late");
+    assert_eq!(story.health.standing(), standing);
+}
+
+#[test]
+fn the_owners_word_starts_anew() {
+    let mut story = Story::new();
+    story.tries(&OK);
+    story.fail_for(DAY);
+    assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
+    story.health.enabled();
+    let score = story.health.score(story.now);
+    assert_eq!((score.standing, score.points, score.tried), (Standing::Healthy, 100, 0));
+    assert_eq!((score.last_success_at, score.last_cause), (Some(START), Some(Cause::ConnectRefused)), "facts stay");
+    story.pass(HOUR);
+    story.fail_for(HOUR - SECOND);
+    assert_eq!(story.looks(1_000), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(1_000), [Step::Warn]);
+    story.fail_for(DAY - HOUR - SECOND);
+    assert_eq!(story.looks(1_000), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(1_000), [Step::Disable(Reason::DayOfHarm)]);
+}
+
+#[test]
+fn a_probe_that_ends_after_the_owners_word_says_nothing() {
+    for verdict in [OK, DOWN] {
+        let mut story = Story::disabled();
+        story.health.enabled();
+        let before = story.health.clone();
+        assert_eq!(story.probes(&verdict), None);
+        assert_eq!(story.health, before);
+    }
+}
+
+// After a restart.
+
+#[test]
+fn a_restart_keeps_the_clocks_of_a_failing_endpoint() {
+    let mut story = Story::failing_for(DAY * 5 - HOUR);
+    story.health = Health::restored(story.health.standing(), story.now, MIDDLE);
+    story.pass(HOUR);
+    assert_eq!(story.looks(10), [], "not tried since");
+    story.tries(&DOWN);
+    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+
+    let mut story = Story::failing_for(HOUR * 2);
+    story.health = Health::restored(story.health.standing(), story.now, MIDDLE);
+    story.tries(&OK);
+    assert_eq!(story.looks(0), [Step::Recovered]);
+}
+
+#[test]
+fn a_restart_keeps_a_disabled_endpoint_disabled_and_probes_it_soon() {
+    let mut story = Story::disabled();
+    let standing = story.health.standing();
+    story.pass(HOUR * 5);
+    story.health = Health::restored(standing, story.now, MIDDLE);
+    assert_eq!((story.health.standing(), story.looks(100)), (standing, vec![]));
+    let wait = story.health.probe_at().expect("it is disabled").since(story.now);
+    assert!(wait.abs_diff(MINUTE) <= Duration::from_millis(1), "{wait:?}");
+    assert_eq!(story.probes(&OK), Some(Step::Enable));
+}
+
+// The clock.
+
+#[test]
+fn a_clock_that_goes_back_neither_hastens_nor_prevents_a_step() {
+    let mut story = Story::new();
+    story.pass(DAY * 400);
+    story.tries(&DOWN);
+    story.now = START;
+    story.tries(&DOWN);
+    assert_eq!(story.looks(100), []);
+    story.pass(HOUR - SECOND);
+    assert_eq!(story.looks(100), []);
+    story.pass(SECOND);
+    assert_eq!(story.looks(100), [Step::Warn]);
+    assert_eq!(story.health.score(story.now).tried, 1, "what was counted in the far future has no known age");
+}
+
+#[test]
+fn a_clock_that_goes_back_a_little_keeps_what_was_counted() {
+    let mut story = Story::new();
+    story.pass(HOUR * 3);
+    story.tries(&OK);
+    story.now = START;
+    story.tries(&OK);
+    assert_eq!(story.health.score(story.now).tried, 2);
+}

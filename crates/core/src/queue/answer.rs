@@ -1,0 +1,276 @@
+//! What an answer does to the gates: breakers open and close, concurrency and pace follow, and a
+//! destination that is well again gets what waited for it, paced (E1, E2, F2).
+
+use std::sync::Arc;
+
+use super::drain::{Drain, YOUNG};
+use super::lane::LaneSettings;
+use super::shared::Heard;
+use super::{Flight, Queue, Stage};
+use crate::cause::{Cause, Class};
+use crate::delivery::Verdict;
+use crate::dice::Roll;
+use crate::flow::breaker::{Answer, Change, Signal, Standing};
+use crate::flow::pace::{self, Pace};
+use crate::flow::{Gates, SharedGate};
+use crate::id::{DeliveryId, LaneId};
+use crate::state::State;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// A destination that says it has too much before anybody knows what it takes is fed half of this.
+const UNKNOWN_RATE: u64 = 10_000;
+
+impl Queue {
+    /// Tells every gate an attempt went through what came of it.
+    pub(super) fn answered(&mut self, index: u32, flight: &Flight, verdict: &Verdict, now: Timestamp, roll: Roll) {
+        let Some(settings) = self.lane_ref(index).settings.clone() else { return };
+        let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
+        let heard = Heard {
+            signal: Signal::of(verdict),
+            credential_refused: verdict.class == Class::Credential,
+            messages_wait: self.lane_ref(index).has_work(),
+            retry_after,
+            roll,
+        };
+        if self.lane_ref(index).flow.as_ref().is_some_and(|flow| flow.is_watched()) {
+            self.answered_own(
+                index,
+                flight,
+                verdict,
+                &settings,
+                Heard { signal: Signal::of_endpoint(verdict), ..heard },
+                now,
+            );
+        }
+        if self.limits.gates == Gates::Off {
+            return;
+        }
+        for gate in self.answered_shared(&settings, flight.shared, &heard, now) {
+            self.gate_closed(gate, now);
+        }
+    }
+
+    fn answered_own(
+        &mut self,
+        index: u32,
+        flight: &Flight,
+        verdict: &Verdict,
+        settings: &Arc<LaneSettings>,
+        heard: Heard,
+        now: Timestamp,
+    ) {
+        let lane = self.lane_mut(index);
+        let in_flight = lane.in_flight + 1;
+        let Some(flow) = lane.flow.as_mut() else { return };
+        let took = now.since(flight.started);
+        let said = match heard.signal {
+            Signal::Success => {
+                flow.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
+                if flow.concurrency.latency_holds() { pace::Answer::Well } else { pace::Answer::Slowly }
+            }
+            Signal::Overload => {
+                flow.concurrency.overloaded(now);
+                pace::Answer::TooMuch
+            }
+            Signal::Failure if is_timeout(verdict.cause) => {
+                flow.concurrency.timed_out(now, took);
+                pace::Answer::Nothing
+            }
+            Signal::Failure | Signal::Neutral => {
+                flow.concurrency.failed(now, took);
+                pace::Answer::Nothing
+            }
+        };
+        let took_lately = flow.breaker.successes_per_second(now);
+        match &mut flow.pace {
+            Some(pace) => pace.answered(now, said),
+            None if said == pace::Answer::TooMuch => {
+                flow.healthy = took_lately;
+                flow.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
+            }
+            None => {}
+        }
+        let answer = Answer {
+            generation: flight.generation,
+            endpoint: settings.lane,
+            signal: heard.signal,
+            messages_wait: heard.messages_wait,
+            retry_after: heard.retry_after,
+        };
+        match flow.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
+            Some(Change::Opened) => {
+                if flow.pace.is_none() {
+                    flow.healthy = took_lately;
+                }
+                self.opened(index, now);
+            }
+            Some(Change::Reopened) => self.opened(index, now),
+            Some(Change::Closed) => self.recovered(index, now),
+            None => self.tidy_flow(index, now),
+        }
+    }
+
+    /// A lane's breaker has opened: nothing is kept apart or paced until it closes.
+    fn opened(&mut self, index: u32, now: Timestamp) {
+        self.restock(index, now);
+        let lane = self.lane_mut(index);
+        let id = lane.id;
+        let Some(flow) = lane.flow.as_mut() else { return };
+        flow.pace = None;
+        let until = match flow.breaker.standing(now) {
+            Standing::Open { until, .. } => until,
+            _ => None,
+        };
+        self.troubled.insert(id);
+        if let Some(at) = until {
+            self.wake_lane(index, at, now);
+        }
+    }
+
+    /// A lane's destination is well again: what waits becomes due and is paced.
+    pub(super) fn recovered(&mut self, index: u32, now: Timestamp) {
+        let young_from = self.marks.before(now - YOUNG);
+        let fresh_from = self.marks.next();
+        let lane = self.lane_mut(index);
+        let (id, strict) = (lane.id, lane.is_strict());
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        let Some(flow) = lane.flow.as_mut() else { return };
+        flow.pace = Some(Pace::recovering(now, flow.healthy));
+        let retries = std::mem::take(&mut flow.retries);
+        if !strict {
+            lane.begin_drain(Drain::new(now, young_from, fresh_from));
+        }
+        self.tell_spilling(index, before);
+        self.troubled.remove(&id);
+        self.sort_ready(index);
+        for retry in retries {
+            self.make_due(retry, now);
+        }
+        self.hungry.insert(id);
+        self.ring_lane(index, now);
+    }
+
+    /// A gate that lanes share has closed: each of them recovers at its own pace.
+    pub(super) fn gate_closed(&mut self, gate: SharedGate, now: Timestamp) {
+        for lane in self.parked_at(gate) {
+            let Some(index) = self.lane_index.get(&lane).copied() else { continue };
+            let is_well = self
+                .lane_ref(index)
+                .flow
+                .as_ref()
+                .is_some_and(|flow| flow.breaker.standing(now) == Standing::Closed && flow.pace.is_none());
+            if is_well {
+                if let Some(flow) = self.lane_mut(index).flow.as_mut() {
+                    flow.healthy = flow.healthy.max(flow.breaker.successes_per_second(now));
+                }
+                self.recovered(index, now);
+            }
+        }
+        self.ring_parked(gate, now);
+    }
+
+    /// Ends what has done its work: a pace that held nothing back, a drain that is empty, a budget
+    /// of a destination that does not fail any more.
+    pub(super) fn tidy_flow(&mut self, index: u32, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        if lane.drain().is_some_and(Drain::is_empty) {
+            lane.end_drain();
+        }
+        let drains = lane.drain().is_some();
+        let Some(flow) = lane.flow.as_mut() else { return };
+        if !drains && flow.pace.as_ref().is_some_and(|pace| pace.is_over(now)) {
+            flow.pace = None;
+        }
+        let postpones = flow.postponed.iter().any(|heap| !heap.is_empty());
+        if postpones && !flow.breaker.is_failing(now) {
+            self.take_back_postponed(index);
+            self.ring_lane(index, now);
+        }
+    }
+
+    /// Puts everything a lane kept apart back into its one queue.
+    fn restock(&mut self, index: u32, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        lane.end_drain();
+        self.tell_spilling(index, before);
+        self.take_back_postponed(index);
+        self.ring_lane(index, now);
+    }
+
+    fn take_back_postponed(&mut self, index: u32) {
+        let lane = self.lane_mut(index);
+        for tier in Tier::ALL {
+            lane.take_back_postponed(tier);
+        }
+        self.sort_ready(index);
+    }
+
+    /// Puts what may go into the part it belongs to.
+    fn sort_ready(&mut self, index: u32) {
+        for tier in Tier::ALL {
+            for id in self.lane_mut(index).take_ready(tier) {
+                let Some(item) = self.items.get(&id) else { continue };
+                let part = self.lane_ref(index).part(item.delivery.born);
+                self.lane_mut(index).push(tier, part, id);
+            }
+        }
+    }
+
+    /// Makes a retry due that waits for its time.
+    fn make_due(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        if let State::Retry { due, cause } = item.delivery.state
+            && due > now
+        {
+            item.delivery.state = State::Retry { due: now, cause };
+            self.due(id, now);
+        }
+    }
+
+    /// Whether a retry may go, by the budget of its destination.
+    pub(super) fn may_retry(&mut self, index: u32, now: Timestamp) -> bool {
+        let lane = self.lane_mut(index);
+        let drains = lane.drain().is_some();
+        let strict = lane.is_strict();
+        let Some(flow) = lane.flow.as_mut() else { return true };
+        let applies =
+            !strict && !drains && flow.breaker.standing(now) == Standing::Closed && flow.breaker.is_failing(now);
+        !applies || flow.budget.take(now).is_ok()
+    }
+
+    /// A retry over the budget waits until there is some again.
+    pub(super) fn postpone(&mut self, index: u32, tier: Tier, id: DeliveryId, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        let rank = lane.ranked(id);
+        let Some(flow) = lane.flow.as_mut() else { return };
+        flow.postponed[tier.index()].push(rank);
+        if let Some(at) = flow.budget.next_at(now) {
+            self.wake_lane(index, at, now);
+        }
+    }
+
+    /// Tells of queues that began or ended to spill because they are cut differently now.
+    pub(super) fn tell_spilling(&mut self, index: u32, before: [bool; 3]) {
+        let lane = self.lane_ref(index);
+        let id = lane.id;
+        for tier in Tier::ALL {
+            let spilling = self.lane_ref(index).is_spilling(tier);
+            if spilling != before[tier.index()] {
+                self.spilling_changes.push((id, tier, spilling));
+            }
+        }
+    }
+
+    /// How a lane's own breaker stands.
+    pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
+        let flow = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).flow.as_ref());
+        flow.map_or(Standing::Closed, |flow| flow.breaker.standing(now))
+    }
+}
+
+/// Whether the receiver took longer than it had: it may be slow because it has too much.
+fn is_timeout(cause: Cause) -> bool {
+    matches!(cause, Cause::Unknown | Cause::ConnectTimeout | Cause::GatewayTimeout | Cause::RequestTimeout)
+}

@@ -1,0 +1,150 @@
+//! Breakers as an operator sees them (E3), and what of them survives a restart.
+
+use super::Queue;
+use super::flow::Flow;
+use crate::flow::Gates;
+use crate::flow::SharedGate;
+use crate::flow::breaker::{Breaker, Opened, Soft, Standing};
+use crate::flow::pace;
+use crate::id::LaneId;
+use crate::queue::TenantSettings;
+use crate::time::Timestamp;
+
+/// Whose breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BreakerOf {
+    /// One endpoint's.
+    Lane(LaneId),
+    /// One that lanes share.
+    Shared(SharedGate),
+}
+
+/// A breaker that is not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerShown {
+    /// Whose.
+    pub of: BreakerOf,
+    /// How it stands: until when, since when.
+    pub standing: Standing,
+    /// What opened it.
+    pub opened: Option<Opened>,
+    /// What it holds, as far as the window knows: deliveries of a lane, lanes of a shared gate.
+    pub holds: usize,
+}
+
+/// What survives a restart of a breaker that is not closed: it probes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftBreaker {
+    /// Whose.
+    pub of: BreakerOf,
+    /// How long it was open, and how long it held last.
+    pub soft: Soft,
+}
+
+/// How a recovery goes on (E2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// How many thousandths of a delivery leave a second.
+    pub rate_milli: u64,
+    /// When what waits will have gone, if nothing changes.
+    pub drained_at: Option<Timestamp>,
+}
+
+/// How an operator resets a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// A probe goes first, and it closes when probes succeed.
+    Probe,
+    /// It closes at once.
+    Force,
+}
+
+impl Queue {
+    /// Takes over what an operator has set for a tenant.
+    pub fn set_tenant(&mut self, now: Timestamp, settings: TenantSettings) {
+        self.turn.set(settings, now);
+    }
+
+    /// Every breaker that is not closed, lanes first.
+    pub fn breakers(&self, now: Timestamp) -> Vec<BreakerShown> {
+        let shown = |of, breaker: &Breaker, holds| BreakerShown {
+            of,
+            standing: breaker.standing(now),
+            opened: breaker.reason(),
+            holds,
+        };
+        let lanes = self.troubled.iter().filter_map(|lane| {
+            let entry = self.lane_ref(*self.lane_index.get(lane)?);
+            let kept = entry.kept.iter().sum::<u32>() as usize;
+            Some(shown(BreakerOf::Lane(*lane), &entry.flow.as_ref()?.breaker, kept))
+        });
+        let shared = self.shared_gates().filter_map(|(gate, parked)| {
+            let breaker = self.shared_breaker(gate)?;
+            Some(shown(BreakerOf::Shared(gate), breaker, parked))
+        });
+        lanes.chain(shared).filter(|shown| shown.standing != Standing::Closed).collect()
+    }
+
+    /// Resets a breaker; `false` when there is none that is not closed.
+    pub fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
+        let breaker = match of {
+            BreakerOf::Lane(lane) => self
+                .lane_index
+                .get(&lane)
+                .copied()
+                .and_then(|index| self.lane_mut(index).flow.as_mut().map(|flow| &mut flow.breaker)),
+            BreakerOf::Shared(gate) => self.shared_breaker_mut(gate),
+        };
+        let Some(breaker) = breaker.filter(|breaker| breaker.standing(now) != Standing::Closed) else { return false };
+        match how {
+            Reset::Probe => breaker.reset(),
+            Reset::Force => breaker.force_close(now),
+        }
+        match (of, how) {
+            (BreakerOf::Lane(lane), Reset::Force) => self.recovered(self.lane_index[&lane], now),
+            (BreakerOf::Lane(lane), Reset::Probe) => self.ring_lane(self.lane_index[&lane], now),
+            (BreakerOf::Shared(gate), Reset::Force) => self.gate_closed(gate, now),
+            (BreakerOf::Shared(gate), Reset::Probe) => self.ring_parked(gate, now),
+        }
+        true
+    }
+
+    /// What a restart must know of breakers that are not closed.
+    pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
+        let lanes = self.troubled.iter().filter_map(|lane| {
+            let flow = self.lane_ref(*self.lane_index.get(lane)?).flow.as_ref()?;
+            Some(SoftBreaker { of: BreakerOf::Lane(*lane), soft: flow.breaker.soft()? })
+        });
+        let shared = self.shared_gates().filter_map(|(gate, _)| {
+            Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: self.shared_breaker(gate)?.soft()? })
+        });
+        lanes.chain(shared).collect()
+    }
+
+    /// Takes over breakers that were not closed before a restart: each probes first.
+    pub fn restore_breakers(&mut self, now: Timestamp, breakers: &[SoftBreaker]) {
+        if self.limits.gates == Gates::Off {
+            return;
+        }
+        for SoftBreaker { of, soft } in breakers {
+            let breaker = Breaker::restore(*soft);
+            match of {
+                BreakerOf::Lane(lane) => {
+                    let index = self.lane(*lane);
+                    self.troubled.insert(*lane);
+                    let flow = self.lane_mut(index).flow.get_or_insert_with(|| Box::new(Flow::unlimited(now)));
+                    flow.breaker = breaker;
+                }
+                BreakerOf::Shared(gate) => self.restore_shared(*gate, breaker, now),
+            }
+        }
+    }
+
+    /// How a lane's recovery goes on while `waiting` deliveries wait; `None` when none is under way.
+    pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
+        let flow = self.lane_ref(*self.lane_index.get(&lane)?).flow.as_ref()?;
+        let rate_milli = flow.pace.as_ref()?.rate();
+        let drained_at = pace::forecast(now, waiting, rate_milli, flow.healthy);
+        Some(Recovery { rate_milli, drained_at })
+    }
+}

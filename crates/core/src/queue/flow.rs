@@ -1,0 +1,160 @@
+//! What is known of one destination: made with its first attempt, forgotten when nothing of it is
+//! worth remembering.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::drain::Drain;
+use super::gate::{Bar, Lifts};
+use super::lane::{LaneSettings, Ready};
+use crate::flow::Gates;
+use crate::flow::breaker::{Breaker, Gate, Pass, Standing};
+use crate::flow::bucket::Bucket;
+use crate::flow::budget::Budget;
+use crate::flow::concurrency::Concurrency;
+use crate::flow::pace::Pace;
+use crate::hold::{Hold, Why};
+use crate::id::DeliveryId;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// How long a destination that is well is remembered after its last attempt: its concurrency and
+/// the rate it took are worth that much.
+const KEPT_WELL: Duration = Duration::from_secs(60);
+/// How long a row of failures is, or a breaker that nobody waits for.
+const KEPT_FAILING: Duration = Duration::from_secs(3_600);
+
+/// Retries kept in the window so that a recovery can make them due at once.
+const RETRIES_MAX: usize = 256;
+
+/// What is known of a destination.
+#[derive(Debug)]
+pub(super) struct Flow {
+    gates: Gates,
+    pub(super) breaker: Breaker,
+    pub(super) concurrency: Concurrency,
+    pub(super) budget: Budget,
+    pub(super) bucket: Option<Bucket>,
+    pub(super) pace: Option<Pace>,
+    /// What it took when it was last well, in thousandths a second.
+    pub(super) healthy: u64,
+    /// When something was last sent.
+    pub(super) used: Timestamp,
+    /// Retries that wait in the window: a recovery makes them due at once.
+    pub(super) retries: BTreeSet<DeliveryId>,
+    /// Retries over the budget.
+    pub(super) postponed: [Ready; 3],
+    pub(super) drain: Option<Box<Drain>>,
+}
+
+impl Flow {
+    pub(super) fn new(settings: &LaneSettings, gates: Gates, now: Timestamp) -> Self {
+        Self { gates, bucket: settings.rate.map(|rate| Bucket::full(&rate, now)), ..Self::unlimited(now) }
+    }
+
+    /// One whose lane's settings are not known.
+    pub(super) fn unlimited(now: Timestamp) -> Self {
+        Self {
+            gates: Gates::On,
+            breaker: Breaker::default(),
+            concurrency: Concurrency::default(),
+            budget: Budget::new(now),
+            bucket: None,
+            pace: None,
+            healthy: 0,
+            used: now,
+            retries: BTreeSet::new(),
+            postponed: Default::default(),
+            drain: None,
+        }
+    }
+
+    /// Whether the destination is treated with care, or only kept to its rate.
+    pub(super) fn is_watched(&self) -> bool {
+        self.gates == Gates::On
+    }
+
+    /// How many attempts may be under way at once.
+    pub(super) fn in_flight_max(&self, most: u16) -> u16 {
+        if self.is_watched() { self.concurrency.limit(most) } else { most }
+    }
+
+    /// What keeps its own lane from sending now.
+    pub(super) fn bar(&self, settings: &LaneSettings, now: Timestamp) -> Option<Bar> {
+        match self.breaker.gate(now) {
+            Gate::Held { until: Some(at) } => return Some(Bar::until(Why::BreakerOpen, at)),
+            Gate::Held { until: None } => {
+                return Some(Bar { hold: Hold { why: Why::BreakerOpen, until: None }, lifts: Lifts::ByLanding });
+            }
+            Gate::Free | Gate::Probe => {}
+        }
+        let limited = match (&settings.rate, &self.bucket) {
+            (Some(rate), Some(bucket)) => bucket.next_at(rate, now),
+            _ => None,
+        };
+        let paced = self.pace.as_ref().and_then(|pace| pace.next_at(now));
+        limited.max(paced).map(|at| Bar::until(Why::RateLimit, at))
+    }
+
+    /// Something is sent.
+    pub(super) fn start(&mut self, settings: &LaneSettings, first_try: bool, now: Timestamp) -> Pass {
+        self.used = now;
+        if let Some(rate) = &settings.rate {
+            let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
+            // Looked at before: there is a token.
+            let _ = bucket.take(rate, now);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.take(now);
+        }
+        if first_try {
+            self.budget.first_try(now);
+        }
+        self.breaker.start(now)
+    }
+
+    /// Something was picked and not sent after all.
+    pub(super) fn put_back(&mut self, settings: &LaneSettings, generation: u32) {
+        if let (Some(rate), Some(bucket)) = (&settings.rate, &mut self.bucket) {
+            bucket.give_back(rate);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.give_back();
+        }
+        self.breaker.put_back(generation);
+    }
+
+    /// Whether the destination cannot be sent to freely, or could not a moment ago.
+    pub(super) fn is_troubled(&self, now: Timestamp) -> bool {
+        self.breaker.standing(now) != Standing::Closed || self.breaker.is_failing(now)
+    }
+
+    /// Whether a retry waits for the budget.
+    pub(super) fn is_postponed(&self, tier: Tier, rank: Reverse<u64>) -> bool {
+        self.postponed[tier.index()].iter().any(|waits| *waits == rank)
+    }
+
+    /// Remembers a retry that waits, if there is room.
+    pub(super) fn keep_retry(&mut self, id: DeliveryId) -> bool {
+        let room = self.retries.len() < RETRIES_MAX;
+        room && self.retries.insert(id)
+    }
+
+    /// Whether nothing of it is worth remembering.
+    pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
+        let quiet = now.since(self.used);
+        let owes = match (settings.and_then(|set| set.rate.as_ref()), &self.bucket) {
+            (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
+            _ => false,
+        };
+        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
+        quiet >= kept && !owes && self.drain.is_none()
+    }
+
+    /// When to look again whether it is over.
+    pub(super) fn over_at(&self, now: Timestamp) -> Timestamp {
+        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
+        (self.used + kept).max(now + Duration::from_secs(1))
+    }
+}

@@ -1,0 +1,58 @@
+//! Which ids there were at which time, for a minute back: tells the rows of a young backlog apart.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::id::{DeliveryId, Key};
+use crate::time::Timestamp;
+
+const EVERY: Duration = Duration::from_secs(5);
+const KEPT: usize = 16;
+
+/// The highest id seen, and what it was every few seconds.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    highest: u64,
+    past: VecDeque<(Timestamp, u64)>,
+}
+
+impl Marks {
+    pub(super) fn see(&mut self, now: Timestamp, id: DeliveryId) {
+        if self.past.back().is_none_or(|(at, _)| now.since(*at) >= EVERY) {
+            if self.past.len() == KEPT {
+                self.past.pop_front();
+            }
+            self.past.push_back((now, self.highest));
+        }
+        self.highest = self.highest.max(id.raw());
+    }
+
+    /// Higher than every id seen.
+    pub(super) fn next(&self) -> DeliveryId {
+        DeliveryId(Key::from_raw(self.highest).plus(1))
+    }
+
+    /// The first id that may be from `at` or later; when that is not known, what comes next.
+    pub(super) fn before(&self, at: Timestamp) -> DeliveryId {
+        let mark = self.past.iter().find(|(seen, _)| *seen >= at);
+        mark.map_or_else(|| self.next(), |(_, highest)| DeliveryId(Key::from_raw(*highest).plus(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_told_apart_by_the_time_they_came() {
+        let mut marks = Marks::default();
+        let at = |second: i64| Timestamp::from_millis(second * 1_000);
+        for second in 0..200 {
+            marks.see(at(second), DeliveryId::from_raw(second.cast_unsigned() * 10));
+        }
+        assert_eq!(marks.next(), DeliveryId::from_raw(1_991));
+        let young = marks.before(at(155)).raw();
+        assert!((1_541..=1_591).contains(&young), "{young}");
+        assert_eq!(marks.before(at(500)), marks.next());
+    }
+}

@@ -1,0 +1,251 @@
+//! Gates that lanes go through together: origin, region, credential (E1, F1).
+//!
+//! A gate is made by the first failure behind it, or by somebody's setting, and forgotten when
+//! nothing of it is worth remembering. Lanes it holds are parked with it, so that passing over them
+//! costs nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Queue;
+use super::gate::{Bar, Lifts};
+use super::lane::{Lane, LaneSettings};
+use super::timer::Timer;
+use crate::flow::SharedGate;
+use crate::flow::breaker::{Answer, Breaker, Change, Gate, Pass, Rule, Signal, Standing};
+use crate::flow::bucket::{Bucket, Rate};
+use crate::hold::{Hold, Why};
+use crate::id::{CredentialId, LaneId};
+use crate::time::Timestamp;
+
+/// What is set for a gate that lanes share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SharedSettings {
+    /// When its breaker opens, instead of the rule for its kind.
+    pub rule: Option<Rule>,
+    /// How fast may be sent through it, over all its lanes.
+    pub rate: Option<Rate>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    breaker: Breaker,
+    settings: SharedSettings,
+    bucket: Option<Bucket>,
+    parked: BTreeSet<LaneId>,
+    wakes_at: Timestamp,
+}
+
+impl Shared {
+    fn new(settings: SharedSettings, now: Timestamp) -> Self {
+        Self {
+            breaker: Breaker::default(),
+            bucket: settings.rate.map(|rate| Bucket::full(&rate, now)),
+            settings,
+            parked: BTreeSet::new(),
+            wakes_at: Timestamp::MAX,
+        }
+    }
+
+    fn rule(&self, gate: SharedGate) -> Rule {
+        self.settings.rule.unwrap_or(match gate {
+            SharedGate::Region(_) => Rule::REGION,
+            _ => Rule::ORIGIN,
+        })
+    }
+
+    fn bar(&self, gate: SharedGate, now: Timestamp) -> Option<Bar> {
+        let lifts = Lifts::ByGate(gate);
+        if let Gate::Held { until } = self.breaker.gate(now) {
+            let why = if matches!(gate, SharedGate::Credential(_)) { Why::Credential } else { Why::BreakerOpen };
+            return Some(Bar { hold: Hold { why, until }, lifts });
+        }
+        let (rate, bucket) = (self.settings.rate.as_ref()?, self.bucket.as_ref()?);
+        bucket.next_at(rate, now).map(|at| Bar { hold: Hold { why: Why::RateLimit, until: Some(at) }, lifts })
+    }
+}
+
+impl Queue {
+    /// Takes over what is set for a gate that lanes share.
+    pub fn set_shared(&mut self, now: Timestamp, gate: SharedGate, settings: SharedSettings) {
+        let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(settings, now)));
+        if shared.settings.rate != settings.rate {
+            shared.bucket = settings.rate.map(|rate| Bucket::full(&rate, now));
+        }
+        shared.settings = settings;
+        self.ring_parked(gate, now);
+    }
+
+    /// A credential was replaced: what it held is tried again (B6).
+    pub fn replaced(&mut self, now: Timestamp, credential: CredentialId) {
+        let gate = SharedGate::Credential(credential);
+        if let Some(shared) = self.shared.get_mut(&gate) {
+            shared.breaker.force_close(now);
+        }
+        self.ring_parked(gate, now);
+        self.forget_shared(gate, now);
+    }
+
+    /// What holds everything behind one of a lane's shared gates.
+    pub(super) fn shared_open(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
+        if self.shared.is_empty() {
+            return None;
+        }
+        let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
+        gates.filter_map(|gate| Some((gate, self.shared.get(&gate)?))).find_map(|(gate, shared)| {
+            let Standing::Open { until, .. } = shared.breaker.standing(now) else { return None };
+            let why = if matches!(gate, SharedGate::Credential(_)) { Why::Credential } else { Why::BreakerOpen };
+            Some(Hold { why, until })
+        })
+    }
+
+    /// What keeps a lane from sending now, at a gate it shares.
+    pub(super) fn shared_bar(&self, lane: &Lane, now: Timestamp) -> Option<Bar> {
+        if self.shared.is_empty() {
+            return None;
+        }
+        let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
+        gates.filter_map(|gate| self.shared.get(&gate)?.bar(gate, now)).next()
+    }
+
+    pub(super) fn park_at(&mut self, gate: SharedGate, lane: LaneId, until: Option<Timestamp>) {
+        let Some(shared) = self.shared.get_mut(&gate) else { return };
+        shared.parked.insert(lane);
+        if let Some(at) = until.filter(|at| *at < shared.wakes_at) {
+            shared.wakes_at = at;
+            self.timers.set(at, Timer::Gate(gate));
+        }
+    }
+
+    /// Lets the lanes that wait at a gate try again.
+    pub(super) fn ring_parked(&mut self, gate: SharedGate, now: Timestamp) {
+        let Some(shared) = self.shared.get_mut(&gate) else { return };
+        shared.wakes_at = Timestamp::MAX;
+        for lane in std::mem::take(&mut shared.parked) {
+            if let Some(index) = self.lane_index.get(&lane).copied() {
+                self.ring_lane(index, now);
+                self.drop_if_idle(index, now);
+            }
+        }
+    }
+
+    /// Something is sent through a lane's shared gates; which generation of each it belongs to.
+    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [u32; 3] {
+        if self.shared.is_empty() {
+            return [Pass::FIRST.generation; 3];
+        }
+        settings.shared().map(|gate| {
+            let Some(shared) = gate.and_then(|gate| self.shared.get_mut(&gate)) else { return Pass::FIRST.generation };
+            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+                // Looked at before: there is a token.
+                let _ = bucket.take(rate, now);
+            }
+            shared.breaker.start(now).generation
+        })
+    }
+
+    /// Something was picked and not sent after all.
+    pub(super) fn put_back_shared(&mut self, settings: &LaneSettings, generations: [u32; 3], now: Timestamp) {
+        for (gate, generation) in settings.shared().into_iter().zip(generations) {
+            let Some((gate, shared)) = gate.and_then(|gate| Some((gate, self.shared.get_mut(&gate)?))) else {
+                continue;
+            };
+            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+                bucket.give_back(rate);
+            }
+            shared.breaker.put_back(generation);
+            self.ring_parked(gate, now);
+        }
+    }
+
+    /// What an answer says to the gates a lane shares with others; those whose breaker closed.
+    pub(super) fn answered_shared(
+        &mut self,
+        settings: &Arc<LaneSettings>,
+        generations: [u32; 3],
+        heard: &Heard,
+        now: Timestamp,
+    ) -> Vec<SharedGate> {
+        let mut closed = Vec::new();
+        for (gate, generation) in settings.shared().into_iter().zip(generations) {
+            let Some(gate) = gate else { continue };
+            if matches!(gate, SharedGate::Credential(_)) {
+                if heard.credential_refused {
+                    let shared =
+                        self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
+                    shared.breaker.trip(now, None);
+                }
+                continue;
+            }
+            let is_bad = matches!(heard.signal, Signal::Failure | Signal::Overload);
+            if !is_bad && !self.shared.contains_key(&gate) {
+                continue;
+            }
+            let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
+            let rule = shared.rule(gate);
+            let answer = Answer {
+                generation,
+                endpoint: settings.lane,
+                signal: heard.signal,
+                messages_wait: heard.messages_wait || !shared.parked.is_empty(),
+                retry_after: heard.retry_after,
+            };
+            match shared.breaker.answered(now, heard.roll, &rule, answer) {
+                Some(Change::Closed) => closed.push(gate),
+                Some(Change::Opened | Change::Reopened) => {}
+                // A probe's place may be free again.
+                None if !shared.parked.is_empty() && shared.breaker.gate(now) != (Gate::Held { until: None }) => {
+                    self.ring_parked(gate, now);
+                }
+                None => {}
+            }
+            self.forget_shared(gate, now);
+        }
+        closed
+    }
+
+    /// Forgets a gate that has nothing to say.
+    pub(super) fn forget_shared(&mut self, gate: SharedGate, now: Timestamp) {
+        let is_over = |shared: &Box<Shared>| {
+            shared.settings == SharedSettings::default() && shared.breaker.is_as_new(now) && shared.parked.is_empty()
+        };
+        if self.shared.get(&gate).is_some_and(is_over) {
+            self.shared.remove(&gate);
+        }
+    }
+
+    /// The lanes that wait at a gate.
+    pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
+        self.shared.get(&gate).map(|shared| shared.parked.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The breaker of a shared gate.
+    pub(super) fn shared_breaker(&self, gate: SharedGate) -> Option<&Breaker> {
+        self.shared.get(&gate).map(|shared| &shared.breaker)
+    }
+
+    pub(super) fn shared_breaker_mut(&mut self, gate: SharedGate) -> Option<&mut Breaker> {
+        self.shared.get_mut(&gate).map(|shared| &mut shared.breaker)
+    }
+
+    /// Makes a gate stand as it did before a restart.
+    pub(super) fn restore_shared(&mut self, gate: SharedGate, breaker: Breaker, now: Timestamp) {
+        let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
+        shared.breaker = breaker;
+    }
+
+    /// Every gate that lanes share and that has something to say, with the lanes it holds.
+    pub(super) fn shared_gates(&self) -> impl Iterator<Item = (SharedGate, usize)> {
+        self.shared.iter().map(|(gate, shared)| (*gate, shared.parked.len()))
+    }
+}
+
+/// What was heard of an attempt, for the gates it went through.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    pub(super) signal: Signal,
+    pub(super) credential_refused: bool,
+    pub(super) messages_wait: bool,
+    pub(super) retry_after: Option<std::time::Duration>,
+    pub(super) roll: crate::dice::Roll,
+}

@@ -1,0 +1,132 @@
+//! The proof `breakers`: a breaker does what is written of it, and no more.
+//!
+//! Random sequences of events are done to the core's breaker and to a slow, obvious model of the same
+//! rules (`breakers/model.rs`, `breakers/sequences.rs`); a healthy receiver must never open it, and one
+//! that flaps must be left alone (`breakers/receivers.rs`).
+
+mod model;
+mod receivers;
+mod sequences;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use posthaste_core::flow::breaker::Rule;
+
+use self::model::Slip;
+use self::sequences::Reached;
+use crate::prove::{Figure, Findings, Options};
+
+/// A wrong model must differ within so many sequences.
+const CONTROL_SEQUENCES: u64 = 20_000;
+/// How many differences are told.
+const TOLD_MAX: usize = 10;
+
+/// Runs the sequences, the controls and both receivers.
+pub fn run(options: &Options) -> Findings {
+    let sequences = options.seeds.unwrap_or(if options.quick { 50_000 } else { 1_000_000 });
+    let first = options.first.unwrap_or(1);
+    let mut figures = sequence_figures(first, sequences);
+    figures.push(control_figure());
+    figures.extend(receiver_figures());
+    Ok(figures)
+}
+
+fn sequence_figures(first: u64, sequences: u64) -> Vec<Figure> {
+    eprintln!("breakers: {sequences} random sequences against the model");
+    let began = tokio::time::Instant::now();
+    let (reached, different) = run_all(first, first.saturating_add(sequences));
+    let took = began.elapsed();
+    eprintln!("  {reached:?}");
+    for (seed, difference) in different.iter().take(TOLD_MAX) {
+        eprintln!("sequence {seed}: {difference}");
+        eprintln!("    repeat it with: cargo xtask prove breakers --seeds 1 --first {seed}");
+    }
+    // A few sequences may well be quiet ones.
+    let enough = if sequences >= 10_000 { sequences as f64 / 100.0 } else { 0.0 };
+    vec![
+        Figure::at_least("events", reached.events as f64, "events", 20.0 * sequences as f64),
+        Figure::at_least("rarest_transition", reached.rarest() as f64, "times", enough),
+        Figure::at_most("differences_from_the_model", different.len() as f64, "sequences", 0.0),
+        Figure::at_most("time", took.as_secs_f64(), "s", 60.0),
+    ]
+}
+
+/// Two threads, each taking the next seed; the sum does not depend on who took which.
+fn run_all(first: u64, end: u64) -> (Reached, Vec<(u64, String)>) {
+    let next = AtomicU64::new(first);
+    let work = || {
+        let (mut reached, mut different) = (Reached::default(), Vec::new());
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return (reached, different);
+            }
+            let (more, difference) = sequences::run(seed, Slip::None);
+            reached.add(&more);
+            different.extend(difference.map(|difference| (seed, difference)));
+        }
+    };
+    let ((mut reached, mut different), (more, others)) = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        (work(), other.join().expect("a breaker never panics, and neither does its model"))
+    });
+    reached.add(&more);
+    different.extend(others);
+    different.sort();
+    (reached, different)
+}
+
+fn control_figure() -> Figure {
+    let caught = Slip::ALL.into_iter().filter(|slip| {
+        let differs = first_difference(*slip, CONTROL_SEQUENCES);
+        match &differs {
+            Some((seed, difference)) => eprintln!("wrong on purpose, {slip:?}: sequence {seed}: {difference}"),
+            None => eprintln!("wrong on purpose and not caught: {slip:?}"),
+        }
+        differs.is_some()
+    });
+    Figure::at_least("negative_controls_caught", caught.count() as f64, "models", Slip::ALL.len() as f64)
+}
+
+fn first_difference(slip: Slip, sequences: u64) -> Option<(u64, String)> {
+    (1..=sequences).find_map(|seed| Some((seed, sequences::run(seed, slip).1?)))
+}
+
+fn receiver_figures() -> Vec<Figure> {
+    let trips = |rule| (1..=5).map(|seed| receivers::false_trips(&rule, seed)).sum::<u64>();
+    // A rule of which it is known that chance alone trips it, about 120 times a day.
+    let twitchy = Rule { share_milli: 50, in_a_row: 0, ..Rule::ENDPOINT };
+    let mut figures = vec![
+        Figure::at_most("false_trips", trips(Rule::ENDPOINT) as f64, "in 5 days", 0.0),
+        Figure::at_least("false_trips_of_a_twitchy_rule", trips(twitchy) as f64, "in 5 days", 500.0),
+    ];
+    for per_second in [20, 100] {
+        let found = [1, 2, 3].map(|seed| receivers::flapping(per_second, seed));
+        let worst = |of: fn(&receivers::Flapping) -> f64| found.iter().map(of).fold(0.0, f64::max);
+        let name = |what: &str| format!("flapping_at_{per_second}_{what}");
+        figures.push(Figure::at_most(&name("sent"), 100.0 * worst(|found| found.share), "% of offered", 5.0));
+        // One that gives up for good would send least of all.
+        figures.push(Figure::at_most(&name("silence"), worst(|found| found.silence.as_secs_f64()), "s", 61.0));
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_breaker_and_its_model_agree() {
+        for seed in 1..=2_000 {
+            let (_, difference) = sequences::run(seed, Slip::None);
+            assert_eq!(difference, None, "sequence {seed}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_wrong_on_purpose_differs() {
+        for slip in Slip::ALL {
+            assert!(first_difference(slip, CONTROL_SEQUENCES).is_some(), "{slip:?}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The rules of a breaker once more, slowly: every answer of the window is kept and looked at again
+//! each time, nothing is summed up on the way, and a state holds all it needs.
+//!
+//! It shares the core's plain values and none of its arithmetic. [`Slip`] makes it wrong on purpose.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use posthaste_core::flow::breaker::{Answer, Change, Gate, Opened, Pass, Rule, Signal, Soft, Standing};
+use posthaste_core::{LaneId, Roll, Timestamp};
+
+/// What a model gets wrong, to show that the comparison sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slip {
+    /// Nothing.
+    None,
+    /// Answers from before a transition count.
+    LateAnswersCount,
+    /// The longest hold is applied before the dice, and may be exceeded by them.
+    BoundBeforeDice,
+    /// An answer is kept for a second too long.
+    LongerWindow,
+    /// A breaker that has just closed starts with its first hold again.
+    FlappingForgotten,
+}
+
+impl Slip {
+    pub(super) const ALL: [Self; 4] =
+        [Self::LateAnswersCount, Self::BoundBeforeDice, Self::LongerWindow, Self::FlappingForgotten];
+}
+
+pub(super) struct Model {
+    rule: Rule,
+    slip: Slip,
+    phase: Phase,
+    generation: u32,
+    /// The last hold, where the next one grows from it.
+    last_hold: Option<Duration>,
+    window: Vec<Kept>,
+    /// The second in which the window last began to fill.
+    began: i64,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Closed { failed_in_a_row: u32, at: Option<Timestamp> },
+    Open { since: Timestamp, until: Option<Timestamp>, why: Opened },
+    HalfOpen { since: Timestamp, why: Opened, successes: u8, probing: bool },
+}
+
+/// An answer as it is remembered.
+#[derive(Clone, Copy)]
+struct Kept {
+    second: i64,
+    endpoint: LaneId,
+    signal: Signal,
+}
+
+impl Kept {
+    fn counts(&self, second: i64, kept_for: i64) -> bool {
+        self.second <= second && self.second > second - kept_for
+    }
+}
+
+impl Model {
+    pub(super) fn new(rule: Rule, slip: Slip) -> Self {
+        let phase = Phase::Closed { failed_in_a_row: 0, at: None };
+        Self { rule, slip, phase, generation: 1, last_hold: None, window: Vec::new(), began: 0 }
+    }
+
+    pub(super) fn restore(rule: Rule, slip: Slip, soft: Soft) -> Self {
+        let phase = Phase::HalfOpen { since: soft.since, why: Opened::BeforeRestart, successes: 0, probing: false };
+        let last_hold = Some(soft.hold).filter(|hold| !hold.is_zero());
+        Self { phase, generation: 2, last_hold, ..Self::new(rule, slip) }
+    }
+
+    pub(super) fn standing(&self, now: Timestamp) -> Standing {
+        match self.phase {
+            Phase::Closed { .. } => Standing::Closed,
+            Phase::Open { until: Some(until), .. } if self.is_over(until, now) => {
+                Standing::HalfOpen { successes: 0, probing: false }
+            }
+            Phase::Open { since, until, .. } => Standing::Open { until, since },
+            Phase::HalfOpen { successes, probing, .. } => Standing::HalfOpen { successes, probing },
+        }
+    }
+
+    pub(super) fn gate(&self, now: Timestamp) -> Gate {
+        match self.standing(now) {
+            Standing::Closed => Gate::Free,
+            Standing::Open { until, .. } => Gate::Held { until },
+            Standing::HalfOpen { probing: false, .. } => Gate::Probe,
+            Standing::HalfOpen { probing: true, .. } => Gate::Held { until: None },
+        }
+    }
+
+    pub(super) fn start(&mut self, now: Timestamp) -> Pass {
+        match (self.gate(now), self.phase) {
+            (Gate::Free, _) => Pass { generation: self.generation, probe: false },
+            (Gate::Held { .. }, _) => Pass { generation: 0, probe: false },
+            (Gate::Probe, Phase::Open { since, why, .. }) => {
+                self.turn(Phase::HalfOpen { since, why, successes: 0, probing: true });
+                Pass { generation: self.generation, probe: true }
+            }
+            (Gate::Probe, _) => {
+                self.set_probing(true);
+                Pass { generation: self.generation, probe: true }
+            }
+        }
+    }
+
+    pub(super) fn put_back(&mut self, generation: u32) {
+        if generation == self.generation {
+            self.set_probing(false);
+        }
+    }
+
+    pub(super) fn answered(&mut self, now: Timestamp, roll: Roll, answer: Answer) -> Option<Change> {
+        if answer.generation != self.generation && self.slip != Slip::LateAnswersCount {
+            return None;
+        }
+        match self.phase {
+            Phase::Open { .. } | Phase::HalfOpen { probing: false, .. } => None,
+            Phase::Closed { failed_in_a_row, at } => {
+                let why = self.count(now, failed_in_a_row, at, answer)?;
+                let flaps = at.is_some_and(|at| now.as_millis().saturating_sub(at.as_millis()) <= 60_000);
+                if !flaps || self.slip == Slip::FlappingForgotten {
+                    self.last_hold = None;
+                }
+                let hold = self.hold(roll, answer.messages_wait);
+                self.open(now, now, hold, why);
+                Some(Change::Opened)
+            }
+            Phase::HalfOpen { since, why, successes, probing: true } => {
+                self.set_probing(false);
+                match (answer.signal, successes) {
+                    (Signal::Neutral, _) => None,
+                    (Signal::Success, 2) => {
+                        self.close(now);
+                        Some(Change::Closed)
+                    }
+                    (Signal::Success, _) => {
+                        self.phase = Phase::HalfOpen { since, why, successes: successes + 1, probing: false };
+                        None
+                    }
+                    (Signal::Failure | Signal::Overload, _) => {
+                        let hold = self.hold(roll, answer.messages_wait);
+                        self.open(now, since, hold.max(answer.retry_after.unwrap_or(hold)), why);
+                        Some(Change::Reopened)
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        if let Phase::Open { since, why, .. } | Phase::HalfOpen { since, why, .. } = self.phase {
+            self.turn(Phase::HalfOpen { since, why, successes: 0, probing: false });
+        }
+    }
+
+    pub(super) fn force_close(&mut self, now: Timestamp) {
+        if !matches!(self.phase, Phase::Closed { .. }) {
+            self.close(now);
+        }
+    }
+
+    pub(super) fn trip(&mut self, now: Timestamp, until: Option<Timestamp>) {
+        let since = match self.phase {
+            Phase::Closed { .. } => now,
+            Phase::Open { since, .. } | Phase::HalfOpen { since, .. } => since,
+        };
+        self.last_hold = until.map(|until| until.since(now)).filter(|hold| !hold.is_zero());
+        self.turn(Phase::Open { since, until: until.map(|until| until.max(now)), why: Opened::Credential });
+    }
+
+    pub(super) fn soft(&self) -> Option<Soft> {
+        match self.phase {
+            Phase::Closed { .. } => None,
+            Phase::Open { since, .. } | Phase::HalfOpen { since, .. } => {
+                Some(Soft { since, hold: self.last_hold.unwrap_or_default() })
+            }
+        }
+    }
+
+    pub(super) fn reason(&self) -> Option<Opened> {
+        match self.phase {
+            Phase::Closed { .. } => None,
+            Phase::Open { why, .. } | Phase::HalfOpen { why, .. } => Some(why),
+        }
+    }
+
+    pub(super) fn successes_per_second(&self, now: Timestamp) -> u64 {
+        let second = self.second(now);
+        let successes = || self.seen(now).filter(|kept| kept.signal == Signal::Success);
+        let whole_seconds = (second - self.began).clamp(0, 29);
+        match u64::try_from(whole_seconds) {
+            _ if self.window.is_empty() => 0,
+            Ok(seconds @ 1..) => 1_000 * count(successes().filter(|kept| kept.second < second)) / seconds,
+            _ => 1_000 * count(successes()),
+        }
+    }
+
+    pub(super) fn is_failing(&self, now: Timestamp) -> bool {
+        let all = count(self.seen(now));
+        let bad = count(self.seen(now).filter(|kept| kept.signal != Signal::Success));
+        bad >= 5 && bad * 10 >= all
+    }
+
+    pub(super) fn is_as_new(&self, now: Timestamp) -> bool {
+        let Phase::Closed { failed_in_a_row: 0, at } = self.phase else { return false };
+        let may_flap = at.is_some_and(|at| self.last_hold.is_some() && now.since(at) <= Duration::from_secs(60));
+        count(self.seen(now)) == 0 && !may_flap
+    }
+
+    /// Counts an answer while it is closed; what it opens by, if it does.
+    fn count(&mut self, now: Timestamp, failed_in_a_row: u32, at: Option<Timestamp>, answer: Answer) -> Option<Opened> {
+        let Answer { signal, endpoint, .. } = answer;
+        let failed_in_a_row = match signal {
+            Signal::Neutral => return None,
+            Signal::Success => 0,
+            Signal::Overload => failed_in_a_row,
+            Signal::Failure => failed_in_a_row + u32::from(self.rule.in_a_row > 0),
+        };
+        self.phase = Phase::Closed { failed_in_a_row, at };
+        let (second, kept_for) = (self.second(now), self.kept_for());
+        self.window.retain(|kept| kept.counts(second, kept_for));
+        if self.window.is_empty() {
+            self.began = second;
+        }
+        self.window.push(Kept { second, endpoint, signal });
+
+        let of = |wanted| count(self.window.iter().filter(|kept| kept.signal == wanted));
+        let endpoints = |wanted| {
+            let seen = self.window.iter().filter(|kept| kept.signal == wanted).map(|kept| kept.endpoint);
+            seen.collect::<BTreeSet<_>>().len() >= usize::from(self.rule.endpoints.min(5))
+        };
+        let (successes, failures, overloads) = (of(Signal::Success), of(Signal::Failure), of(Signal::Overload));
+        let (judged, all) = (successes + failures, successes + failures + overloads);
+        let volume = u64::from(self.rule.volume);
+        let in_a_row = u32::from(self.rule.in_a_row);
+        match signal {
+            Signal::Failure if in_a_row > 0 && failed_in_a_row >= in_a_row => {
+                Some(Opened::InARow(short(failed_in_a_row)))
+            }
+            Signal::Failure
+                if judged >= volume
+                    && failures * 1_000 >= u64::from(self.rule.share_milli) * judged
+                    && endpoints(Signal::Failure) =>
+            {
+                Some(Opened::Share { milli: short(failures * 1_000 / judged), of: short(judged) })
+            }
+            Signal::Overload if overloads >= volume && overloads * 10 >= all * 9 && endpoints(Signal::Overload) => {
+                Some(Opened::Overloaded { milli: short(overloads * 1_000 / all), of: short(all) })
+            }
+            _ => None,
+        }
+    }
+
+    /// The answers that count at `now`.
+    fn seen(&self, now: Timestamp) -> impl Iterator<Item = &Kept> {
+        let (second, kept_for) = (self.second(now), self.kept_for());
+        self.window.iter().filter(move |kept| kept.counts(second, kept_for))
+    }
+
+    /// How many seconds an answer is kept.
+    fn kept_for(&self) -> i64 {
+        if self.slip == Slip::LongerWindow { 31 } else { 30 }
+    }
+
+    /// The second that `now` counts as: a clock that went back a little stands still.
+    fn second(&self, now: Timestamp) -> i64 {
+        let second = now.as_millis().div_euclid(1_000);
+        let newest = self.window.iter().map(|kept| kept.second).max();
+        newest.filter(|newest| second < *newest && second >= newest - 30).unwrap_or(second)
+    }
+
+    fn hold(&self, roll: Roll, messages_wait: bool) -> Duration {
+        let longest = Duration::from_secs(if messages_wait { 60 } else { 300 });
+        let open_for = self.rule.open_for;
+        let spread = |hold: Duration| roll.between(hold * 9 / 10, hold * 11 / 10);
+        match self.last_hold {
+            Some(last) => (last + last / 2).min(longest),
+            None if self.slip == Slip::BoundBeforeDice => spread(open_for.min(longest)),
+            None => spread(open_for).min(longest),
+        }
+    }
+
+    fn open(&mut self, now: Timestamp, since: Timestamp, hold: Duration, why: Opened) {
+        let until = now + hold;
+        // As long as it really is, in whole milliseconds.
+        self.last_hold = Some(until.since(now));
+        self.turn(Phase::Open { since, until: Some(until), why });
+    }
+
+    fn close(&mut self, now: Timestamp) {
+        self.window.clear();
+        self.turn(Phase::Closed { failed_in_a_row: 0, at: Some(now) });
+    }
+
+    fn turn(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.generation += 1;
+    }
+
+    fn set_probing(&mut self, under_way: bool) {
+        if let Phase::HalfOpen { probing, .. } = &mut self.phase {
+            *probing = under_way;
+        }
+    }
+
+    /// Whether a hold has ended; also when the clock was set back to long before it began.
+    fn is_over(&self, until: Timestamp, now: Timestamp) -> bool {
+        let long_before = until - self.last_hold.unwrap_or_default() - Duration::from_secs(30);
+        now >= until || now < long_before
+    }
+}
+
+fn count<T>(of: impl Iterator<Item = T>) -> u64 {
+    of.map(|_| 1).sum()
+}
+
+fn short(number: impl TryInto<u16>) -> u16 {
+    number.try_into().unwrap_or(u16::MAX)
+}

@@ -1,0 +1,99 @@
+//! Two receivers that a breaker has to bear with: a healthy one that fails now and then, and one that
+//! is well in every other second.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use posthaste_core::flow::breaker::{Answer, Breaker, Change, Gate, Rule, Signal};
+use posthaste_core::{LaneId, Roll, Timestamp};
+
+const DAY_MS: i64 = 86_400_000;
+
+/// How often a breaker opens in a day of 5 answers a second, of which 2 % are failures.
+pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut breaker = Breaker::new();
+    let mut trips = 0;
+    for ms in (0..DAY_MS).step_by(200) {
+        let now = Timestamp::from_millis(ms + dice.i64(0..200));
+        if matches!(breaker.gate(now), Gate::Held { .. }) {
+            continue;
+        }
+        let generation = breaker.start(now).generation;
+        let signal = if dice.u8(..100) < 2 { Signal::Failure } else { Signal::Success };
+        let change = breaker.answered(now, Roll(dice.u64(..)), rule, answer(generation, signal));
+        trips += u64::from(change == Some(Change::Opened));
+    }
+    trips
+}
+
+/// What a flapping receiver got, once things had settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flapping {
+    /// Requests, as a share of what was offered to it.
+    pub(super) share: f64,
+    /// The longest time without any.
+    pub(super) silence: Duration,
+}
+
+/// How long an answer takes: it moves the probes about in the receiver's seconds.
+const ANSWER_MS: RangeInclusive<i64> = 20..=200;
+/// Not measured: the way there.
+const SETTLES_MS: i64 = 600_000;
+const MEASURED_MS: i64 = 3_600_000;
+
+/// Offers that many messages a second to a receiver that fails in every other second.
+///
+/// What cannot be sent waits, what failed waits again. After a close it is sent at half the rate that
+/// is offered, and by 1.3 more each second.
+pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut breaker = Breaker::new();
+    let mut under_way: Vec<(i64, u32, Signal)> = Vec::new();
+    let mut waiting = 0_u64;
+    let mut pace = f64::INFINITY;
+    let mut allowance = 0.0_f64;
+    let (mut offered, mut sent, mut last_sent, mut silence) = (0_u64, 0_u64, SETTLES_MS, 0_i64);
+    for ms in 0..SETTLES_MS + MEASURED_MS {
+        let now = Timestamp::from_millis(ms);
+        let measured = ms >= SETTLES_MS;
+        if dice.u32(..1_000) < per_second {
+            waiting += 1;
+            offered += u64::from(measured);
+        }
+        for (_, generation, signal) in under_way.extract_if(.., |(at, ..)| *at <= ms) {
+            waiting += u64::from(signal == Signal::Failure);
+            let change = breaker.answered(now, Roll(dice.u64(..)), &Rule::ENDPOINT, answer(generation, signal));
+            if change == Some(Change::Closed) {
+                (pace, allowance) = (f64::from(per_second) / 2.0, 0.0);
+            }
+        }
+        if ms % 1_000 == 0 {
+            pace *= 1.3;
+        }
+        allowance = (allowance + pace / 1_000.0).min(1.0);
+        let may_go = match breaker.gate(now) {
+            Gate::Free => allowance >= 1.0,
+            Gate::Probe => true,
+            Gate::Held { .. } => false,
+        };
+        if may_go && waiting > 0 {
+            waiting -= 1;
+            allowance = 0.0;
+            let is_well = ms / 1_000 % 2 == 0;
+            let signal = if is_well { Signal::Success } else { Signal::Failure };
+            under_way.push((ms + dice.i64(ANSWER_MS), breaker.start(now).generation, signal));
+            if measured {
+                sent += 1;
+                silence = silence.max(ms - last_sent);
+                last_sent = ms;
+            }
+        }
+    }
+    let silence = Duration::from_millis(u64::try_from(silence).unwrap_or(0));
+    Flapping { share: sent as f64 / offered as f64, silence }
+}
+
+fn answer(generation: u32, signal: Signal) -> Answer {
+    Answer { generation, endpoint: LaneId::from_raw(1), signal, messages_wait: true, retry_after: None }
+}

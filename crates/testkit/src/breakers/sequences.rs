@@ -1,0 +1,283 @@
+//! Random sequences of events, each done to the breaker of the core and to the slow model, with a
+//! look at both after each. A sequence is its seed: the same one gives the same events.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use posthaste_core::flow::breaker::{Answer, Breaker, Change, Gate, Opened, Pass, Rule, Signal};
+use posthaste_core::{LaneId, Roll, Timestamp};
+
+use super::model::{Model, Slip};
+
+/// How often each thing happened, so that a comparison that saw nothing does not pass for one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reached {
+    pub(super) events: u64,
+    opened_in_a_row: u64,
+    opened_by_share: u64,
+    opened_by_overload: u64,
+    reopened: u64,
+    closed: u64,
+    late: u64,
+}
+
+impl Reached {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        for (sum, more) in self.kinds_mut().into_iter().zip(other.kinds()) {
+            *sum += more;
+        }
+    }
+
+    /// How often the rarest of them happened.
+    pub(super) fn rarest(&self) -> u64 {
+        self.kinds().into_iter().min().unwrap_or(0)
+    }
+
+    fn kinds(&self) -> [u64; 6] {
+        let mut copy = *self;
+        copy.kinds_mut().map(|count| *count)
+    }
+
+    fn kinds_mut(&mut self) -> [&mut u64; 6] {
+        [
+            &mut self.opened_in_a_row,
+            &mut self.opened_by_share,
+            &mut self.opened_by_overload,
+            &mut self.reopened,
+            &mut self.closed,
+            &mut self.late,
+        ]
+    }
+}
+
+/// Runs the sequence of this seed; what differed first, if anything did.
+pub(super) fn run(seed: u64, slip: Slip) -> (Reached, Option<String>) {
+    let mut pair = Pair::new(seed, slip);
+    for nth in 1..=pair.dice.u32(20..=60) {
+        let event = pair.any_event();
+        if let Err(difference) = pair.happen(event) {
+            let rule = pair.rule;
+            return (pair.reached, Some(format!("event {nth}, {event:?} at {}, {rule:?}: {difference}", pair.now)));
+        }
+    }
+    (pair.reached, None)
+}
+
+/// One thing that happens to a breaker.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Time goes by; it may go back.
+    Wait(i64),
+    /// Time goes by to around the end of the hold.
+    WaitForHold(i64),
+    /// Something is sent, and its answer is yet to come.
+    Start,
+    /// Answers come, most of them like this, to what was sent last or long ago.
+    Answers(u8, Signal),
+    /// What was picked was not sent.
+    PutBack,
+    Reset,
+    ForceClose,
+    Trip(Option<Duration>),
+    /// The process ends and starts again.
+    Restart,
+}
+
+/// The breaker, its model, and what is under way at both.
+struct Pair {
+    dice: fastrand::Rng,
+    rule: Rule,
+    slip: Slip,
+    breaker: Breaker,
+    model: Model,
+    now: Timestamp,
+    generation: u32,
+    endpoints: u64,
+    under_way: Vec<Pass>,
+    reached: Reached,
+}
+
+impl Pair {
+    fn new(seed: u64, slip: Slip) -> Self {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let rule = any_rule(&mut dice);
+        Self {
+            rule,
+            slip,
+            breaker: Breaker::new(),
+            model: Model::new(rule, slip),
+            // Around the epoch too, where seconds change their sign.
+            now: Timestamp::from_millis(if dice.u8(..8) == 0 { dice.i64(-99_999..99_999) } else { 1_700_000_000_000 }),
+            generation: Pass::FIRST.generation,
+            endpoints: dice.u64(1..=8),
+            under_way: Vec::new(),
+            reached: Reached::default(),
+            dice,
+        }
+    }
+
+    fn any_event(&mut self) -> Event {
+        let dice = &mut self.dice;
+        match dice.u8(..64) {
+            0..12 => Event::Wait(any_wait(dice)),
+            12..20 => Event::WaitForHold(dice.i64(-1..=1)),
+            20..26 => Event::Start,
+            26..58 => {
+                // As many as it takes to get anywhere by this rule within one sequence.
+                let most = (self.rule.volume / 3).clamp(2, 40).to_le_bytes()[0];
+                Event::Answers(dice.u8(1..=most), any_signal(dice))
+            }
+            58..60 => Event::PutBack,
+            60 => Event::Reset,
+            61 => Event::ForceClose,
+            62 => Event::Trip((dice.u8(..4) > 0).then(|| Duration::from_millis(dice.u64(..600_000)))),
+            _ => Event::Restart,
+        }
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), String> {
+        self.reached.events += 1;
+        match event {
+            Event::Wait(ms) => self.now = Timestamp::from_millis(self.now.as_millis() + ms),
+            Event::WaitForHold(off_ms) => {
+                if let Gate::Held { until: Some(until) } = self.model.gate(self.now) {
+                    self.now = Timestamp::from_millis(until.as_millis() + off_ms);
+                }
+            }
+            Event::Start => {
+                let pass = self.start()?;
+                self.under_way.push(pass);
+            }
+            Event::Answers(count, mostly) => {
+                for _ in 0..count {
+                    self.answer(mostly)?;
+                }
+            }
+            Event::PutBack => {
+                let generation = self.any_under_way()?.generation;
+                self.breaker.put_back(generation);
+                self.model.put_back(generation);
+            }
+            Event::Reset => {
+                self.breaker.reset();
+                self.model.reset();
+            }
+            Event::ForceClose => {
+                self.breaker.force_close(self.now);
+                self.model.force_close(self.now);
+            }
+            Event::Trip(hold) => {
+                let until = hold.map(|hold| self.now + hold);
+                self.breaker.trip(self.now, until);
+                self.model.trip(self.now, until);
+            }
+            Event::Restart => self.restart(),
+        }
+        self.compare()
+    }
+
+    fn start(&mut self) -> Result<Pass, String> {
+        let (pass, expected) = (self.breaker.start(self.now), self.model.start(self.now));
+        self.generation = self.generation.max(pass.generation);
+        same("start", pass, expected)
+    }
+
+    fn answer(&mut self, mostly: Signal) -> Result<(), String> {
+        let generation = self.any_under_way()?.generation;
+        let dice = &mut self.dice;
+        let answer = Answer {
+            generation,
+            endpoint: LaneId::from_raw(dice.u64(1..=self.endpoints)),
+            signal: if dice.u8(..8) == 0 { any_signal(dice) } else { mostly },
+            messages_wait: dice.bool(),
+            retry_after: (dice.u8(..8) == 0).then(|| Duration::from_millis(dice.u64(..200_000))),
+        };
+        let roll = Roll(dice.u64(..));
+        self.reached.late += u64::from((1..self.generation).contains(&generation));
+        let change = self.breaker.answered(self.now, roll, &self.rule, answer);
+        same("what an answer does", change, self.model.answered(self.now, roll, answer))?;
+        match (change, self.breaker.reason()) {
+            (Some(Change::Opened), Some(Opened::InARow(_))) => self.reached.opened_in_a_row += 1,
+            (Some(Change::Opened), Some(Opened::Share { .. })) => self.reached.opened_by_share += 1,
+            (Some(Change::Opened), _) => self.reached.opened_by_overload += 1,
+            (Some(Change::Reopened), _) => self.reached.reopened += 1,
+            (Some(Change::Closed), _) => self.reached.closed += 1,
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    /// Something sent just now, or one of those whose answer is yet to come.
+    fn any_under_way(&mut self) -> Result<Pass, String> {
+        if self.under_way.is_empty() || self.dice.u8(..4) > 0 {
+            return self.start();
+        }
+        let which = self.dice.usize(..self.under_way.len());
+        Ok(self.under_way.swap_remove(which))
+    }
+
+    fn restart(&mut self) {
+        let (breaker, model) = match self.breaker.soft() {
+            Some(soft) => (Breaker::restore(soft), Model::restore(self.rule, self.slip, soft)),
+            None => (Breaker::new(), Model::new(self.rule, self.slip)),
+        };
+        (self.breaker, self.model) = (breaker, model);
+        // Whatever was under way ended with the process.
+        self.under_way.clear();
+        self.generation = Pass::FIRST.generation;
+    }
+
+    /// Whether both look the same from outside.
+    fn compare(&self) -> Result<(), String> {
+        let (breaker, model, now) = (&self.breaker, &self.model, self.now);
+        same("standing", breaker.standing(now), model.standing(now))?;
+        same("gate", breaker.gate(now), model.gate(now))?;
+        same("reason", breaker.reason(), model.reason())?;
+        same("soft", breaker.soft(), model.soft())?;
+        same("is_failing", breaker.is_failing(now), model.is_failing(now))?;
+        same("successes_per_second", breaker.successes_per_second(now), model.successes_per_second(now))?;
+        same("is_as_new", breaker.is_as_new(now), model.is_as_new(now))?;
+        Ok(())
+    }
+}
+
+fn same<T: Copy + PartialEq + Debug>(what: &str, breaker: T, model: T) -> Result<T, String> {
+    if breaker == model { Ok(breaker) } else { Err(format!("{what}: {breaker:?}, and by the model {model:?}")) }
+}
+
+/// The rules there are, and smaller ones that reach more within a short sequence.
+fn any_rule(dice: &mut fastrand::Rng) -> Rule {
+    match dice.u8(..64) {
+        0..16 => Rule::ENDPOINT,
+        16..24 => Rule::ORIGIN,
+        24 => Rule::REGION,
+        _ => Rule {
+            in_a_row: dice.u16(0..=6),
+            share_milli: dice.u16(1..=1_000),
+            volume: dice.u32(1..=8),
+            endpoints: dice.u8(0..=6),
+            open_for: Duration::from_millis(dice.u64(1..=330_000)),
+        },
+    }
+}
+
+fn any_signal(dice: &mut fastrand::Rng) -> Signal {
+    match dice.u8(..8) {
+        0..3 => Signal::Success,
+        3..6 => Signal::Failure,
+        6 => Signal::Overload,
+        _ => Signal::Neutral,
+    }
+}
+
+/// Up to a minute and a half, mostly short; seldom backwards, seldom far.
+fn any_wait(dice: &mut fastrand::Rng) -> i64 {
+    match dice.u8(..64) {
+        0..24 => dice.i64(0..2_000),
+        24..48 => dice.i64(0..31_000),
+        48..61 => dice.i64(0..90_000),
+        61..63 => -dice.i64(0..65_000),
+        _ => dice.i64(-86_400_000..86_400_000),
+    }
+}

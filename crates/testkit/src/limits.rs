@@ -1,0 +1,306 @@
+//! The proof `limits`: a token bucket lets through what its limit allows, no more and no less,
+//! whatever the clock does.
+//!
+//! Senders that always want more ask it: every millisecond, at the moments it promises, and after
+//! pauses. Their sends are counted in every sliding second. The limiters of `wrong.rs` are wrong on
+//! purpose and must be caught by the same measurements.
+
+mod wrong;
+
+use posthaste_core::Timestamp;
+use posthaste_core::flow::bucket::{Bucket, Rate};
+
+use crate::prove::{Figure, Findings, Options};
+
+const ABOVE_BAR_PERCENT: f64 = 1.0;
+const REACHED_BAR: f64 = 0.98;
+
+/// A moment like any other, not at the start of a second.
+const START: i64 = 1_700_000_000_377;
+const SECOND: i64 = 1_000;
+const HOUR: i64 = 3_600 * SECOND;
+
+/// Measures the bucket and then the wrong limiters.
+pub fn run(options: &Options) -> Findings {
+    let sends = if options.quick { 100_000 } else { 1_000_000 };
+    let found = Measured::of(ours, sends);
+    eprintln!("limits: {} sends at {} limits", found.sends, LIMITS.len());
+
+    let caught = wrong::LIMITERS.iter().filter(|limiter| {
+        let caught = (limiter.shows)(&Measured::of(limiter.make, 20_000));
+        if !caught {
+            eprintln!("  wrong on purpose and not caught: {}", limiter.name);
+        }
+        caught
+    });
+    Ok(vec![
+        Figure::at_least("sends", found.sends as f64, "sends", f64::from(sends)),
+        Figure::at_most("above_limit_in_any_second", found.above_percent, "%", ABOVE_BAR_PERCENT),
+        Figure::at_most("above_limit_and_burst", found.above_burst_percent, "%", ABOVE_BAR_PERCENT),
+        Figure::at_least("share_of_limit_reached", found.reached, "of 1", REACHED_BAR),
+        Figure::at_most("sends_not_as_promised", found.broken_promises as f64, "sends", 0.0),
+        Figure::at_most("added_by_a_clock_jump", found.added_bursts, "bursts", 1.0),
+        Figure::at_most("stall_beyond_one_token", found.stall_ms as f64, "ms", 0.0),
+        Figure::at_least("negative_controls_caught", caught.count() as f64, "limiters", wrong::LIMITERS.len() as f64),
+    ])
+}
+
+/// The largest number of sends in any half-open second, given their milliseconds.
+pub fn most_in_a_second(times: &[i64]) -> usize {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let mut first = 0;
+    let counts = times.iter().enumerate().map(|(last, time)| {
+        while time - times[first] >= SECOND {
+            first += 1;
+        }
+        last - first + 1
+    });
+    counts.max().unwrap_or(0)
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    per_second: u32,
+    /// 0 for the least.
+    burst: u32,
+}
+
+const LIMITS: [Limit; 14] = [
+    least_burst(7),
+    least_burst(33),
+    least_burst(100),
+    least_burst(499),
+    least_burst(500),
+    least_burst(501),
+    least_burst(3_333),
+    least_burst(10_000),
+    Limit { per_second: 7, burst: 7 },
+    Limit { per_second: 100, burst: 20 },
+    Limit { per_second: 499, burst: 2 },
+    Limit { per_second: 500, burst: 500 },
+    Limit { per_second: 3_333, burst: 50 },
+    Limit { per_second: 10_000, burst: 2_000 },
+];
+
+const fn least_burst(per_second: u32) -> Limit {
+    Limit { per_second, burst: 0 }
+}
+
+impl Limit {
+    fn rate(self) -> Rate {
+        Rate::per_second(self.per_second).with_burst(self.burst)
+    }
+
+    /// How many may go at once: the least is one, or what two milliseconds bring.
+    fn at_once(self) -> u32 {
+        self.burst.max(self.per_second.div_ceil(500))
+    }
+
+    /// How many may go in a second without the tolerance.
+    fn allowed(self) -> u32 {
+        if self.burst == 0 { self.per_second } else { self.per_second + self.burst - 1 }
+    }
+
+    /// How long it takes to bring so many, in milliseconds.
+    fn time_of(self, sends: u32) -> i64 {
+        let millis = (u64::from(sends) * 1_000).div_ceil(self.per_second.into());
+        i64::try_from(millis).expect("within weeks")
+    }
+}
+
+/// Asked at a millisecond for one send: yes, or when to ask again.
+type Limiter = Box<dyn FnMut(i64) -> Result<(), i64>>;
+
+/// The bucket as the queue uses it: some tokens are given back because another gate holds.
+fn ours(limit: Limit, start: i64) -> Limiter {
+    bucket(limit, start, 1)
+}
+
+/// A bucket whose every third token is first given back so many times.
+fn bucket(limit: Limit, start: i64, times: usize) -> Limiter {
+    let rate = limit.rate();
+    let mut bucket = Bucket::full(&rate, Timestamp::from_millis(start));
+    let mut asked = 0u32;
+    Box::new(move |now| {
+        let now = Timestamp::from_millis(now);
+        asked = asked.wrapping_add(1);
+        if asked.is_multiple_of(3) && bucket.take(&rate, now).is_ok() {
+            (0..times).for_each(|_| bucket.give_back(&rate));
+        }
+        bucket.take(&rate, now).map_err(Timestamp::as_millis)
+    })
+}
+
+/// What the senders met.
+#[derive(Debug)]
+struct Measured {
+    sends: usize,
+    /// The fullest second at the least burst, above the limit.
+    above_percent: f64,
+    /// The same at larger bursts, above limit and burst.
+    above_burst_percent: f64,
+    /// The smallest share of its limit that a sender without pauses got.
+    reached: f64,
+    /// Sends that a sender asking every millisecond gets and one that keeps to the promises does
+    /// not, or the other way round.
+    broken_promises: usize,
+    /// The most that a jump of the clock added.
+    added_bursts: f64,
+    /// How much longer than one token's time nothing went after a jump.
+    stall_ms: i64,
+}
+
+impl Measured {
+    /// Measures all limits, at the least burst with so many sends in all.
+    fn of(make: fn(Limit, i64) -> Limiter, sends: u32) -> Self {
+        let mut found = Self {
+            sends: 0,
+            above_percent: f64::NEG_INFINITY,
+            above_burst_percent: f64::NEG_INFINITY,
+            reached: f64::INFINITY,
+            broken_promises: 0,
+            added_bursts: 0.0,
+            stall_ms: 0,
+        };
+        let least = LIMITS.iter().filter(|limit| limit.burst == 0).count();
+        for limit in LIMITS {
+            let span = limit.time_of(sends.div_ceil(u32::try_from(least).expect("a few")));
+            found.pace(limit, span, make);
+            for jumps in jumps() {
+                found.jump(limit, &jumps, make);
+            }
+        }
+        found
+    }
+
+    fn pace(&mut self, limit: Limit, span: i64, make: fn(Limit, i64) -> Limiter) {
+        let steady = every_milli(make(limit, START), span);
+        let promised = as_promised(make(limit, START), span);
+        let uneven = with_pauses(make(limit, START), span, limit.per_second.into());
+        for times in [&steady, &uneven] {
+            let above = (most_in_a_second(times) as f64 / f64::from(limit.allowed()) - 1.0) * 100.0;
+            let most = if limit.burst == 0 { &mut self.above_percent } else { &mut self.above_burst_percent };
+            *most = most.max(above);
+            self.sends += times.len();
+        }
+        self.reached = self.reached.min(steady.len() as f64 / (f64::from(limit.per_second) * span as f64 / 1e3));
+        let as_told = steady.iter().zip(&promised).take_while(|(steady, promised)| steady == promised).count();
+        self.broken_promises += steady.len().max(promised.len()) - as_told;
+    }
+
+    fn jump(&mut self, limit: Limit, jumps: &[Jump], make: fn(Limit, i64) -> Limiter) {
+        let token = limit.time_of(1);
+        let last = jumps.iter().map(|jump| jump.at).max().unwrap_or(0);
+        let span = last + 2 * token + SECOND;
+        let sends = by_clock(make(limit, START), span, jumps);
+        let without = by_clock(make(limit, START), span, &[]);
+
+        let (mut sent, mut sent_without) = (0, 0);
+        for (now, without) in without.iter().enumerate() {
+            sent += sends[now];
+            sent_without += without;
+            self.added_bursts = self.added_bursts.max((sent - sent_without) as f64 / f64::from(limit.at_once()));
+        }
+        for jump in jumps {
+            let after = sends.iter().skip(usize::try_from(jump.at).expect("after the start"));
+            let waited = after.take_while(|sends| **sends == 0).count();
+            self.stall_ms = self.stall_ms.max(i64::try_from(waited).expect("a few seconds") - token);
+        }
+    }
+}
+
+/// The clock is set.
+#[derive(Clone, Copy, Debug)]
+struct Jump {
+    /// When, in milliseconds from the start.
+    at: i64,
+    /// By how much from then on.
+    by: i64,
+}
+
+/// Jumps by hours and by moments, at several moments, alone and undone soon after.
+fn jumps() -> Vec<Vec<Jump>> {
+    let mut all = Vec::new();
+    for at in [1_000, 1_001, 1_037, 1_143, 1_500] {
+        for by in [HOUR, 7 * HOUR, 250, 1, -1, -250, -HOUR, -7 * HOUR] {
+            all.push(vec![Jump { at, by }]);
+            all.push(vec![Jump { at, by }, Jump { at: at + 10, by: -by }]);
+        }
+    }
+    all
+}
+
+/// When a sender sends that asks every millisecond and always wants more.
+fn every_milli(mut limiter: Limiter, span: i64) -> Vec<i64> {
+    let mut times = Vec::new();
+    (START..START + span).for_each(|now| take_all(&mut limiter, now, &mut times));
+    times
+}
+
+/// When one sends that asks only at the moments it was promised something.
+fn as_promised(mut limiter: Limiter, span: i64) -> Vec<i64> {
+    let (mut now, mut times) = (START, Vec::new());
+    while now < START + span {
+        match limiter(now) {
+            Ok(()) => times.push(now),
+            Err(promised) => now = promised.max(now + 1),
+        }
+    }
+    times
+}
+
+/// When one sends that pauses now and then and comes back with more.
+fn with_pauses(mut limiter: Limiter, span: i64, seed: u64) -> Vec<i64> {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let (mut now, mut times) = (START, Vec::new());
+    while now < START + span {
+        let pause_at = (now + dice.i64(1..3 * SECOND)).min(START + span);
+        (now..pause_at).for_each(|now| take_all(&mut limiter, now, &mut times));
+        now = pause_at + dice.i64(1..3 * SECOND);
+    }
+    times
+}
+
+/// How many go in each millisecond of a span while the clock jumps.
+fn by_clock(mut limiter: Limiter, span: i64, jumps: &[Jump]) -> Vec<i64> {
+    let mut times = Vec::new();
+    let each = (0..span).map(|now| {
+        let set: i64 = jumps.iter().filter(|jump| jump.at <= now).map(|jump| jump.by).sum();
+        times.clear();
+        take_all(&mut limiter, START + now + set, &mut times);
+        i64::try_from(times.len()).expect("a few")
+    });
+    each.collect()
+}
+
+fn take_all(limiter: &mut Limiter, now: i64, times: &mut Vec<i64>) {
+    /// A limiter without a limit would be asked for ever.
+    const ENOUGH: usize = 50_000;
+    times.extend((0..ENOUGH).take_while(|_| limiter(now).is_ok()).map(|_| now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_is_half_open_and_may_start_anywhere() {
+        assert_eq!(most_in_a_second(&[]), 0);
+        assert_eq!(most_in_a_second(&[5, 1_005, 2_005]), 1);
+        assert_eq!(most_in_a_second(&[5, 1_004, 1_005, 2_003]), 3);
+        assert_eq!(most_in_a_second(&[900, 900, 999, 1_100, 1_100]), 5);
+        assert_eq!(most_in_a_second(&[2_500, 100, 2_000, 1_050, 2_001]), 3, "in any order");
+    }
+
+    #[test]
+    fn the_bucket_keeps_its_limits_and_each_wrong_limiter_is_caught() {
+        let found = Measured::of(ours, 20_000);
+        for limiter in &wrong::LIMITERS {
+            assert!(!(limiter.shows)(&found), "taken for one that {}: {found:?}", limiter.name);
+            let wrong = Measured::of(limiter.make, 20_000);
+            assert!((limiter.shows)(&wrong), "{}: {wrong:?}", limiter.name);
+        }
+    }
+}

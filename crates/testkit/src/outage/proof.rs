@@ -1,0 +1,218 @@
+//! The proof `outage`: bare retries do to the model what is known of them, and Posthaste does not.
+//!
+//! Known figures of three bare policies are met first: that makes the model believable. Then
+//! Posthaste, as it ships, is held to its bars over many seeds, in three kinds of outage. Bare
+//! retries judged by the same bars are the negative control: they must fall short.
+
+use std::fmt;
+use std::time::Duration;
+
+use posthaste_core::policy::Policy;
+
+use super::naive::{FIXED, Naive, SCHEDULE, SPREAD};
+use super::{Down, Outcome, Scenario, Sender, play_all};
+use crate::prove::{Figure, Findings, Options};
+
+/// How far a figure may be from what is known.
+const ERROR_BAR_PERCENT: f64 = 10.0;
+/// The highest of thousands of random seconds varies more than a mean.
+const PEAK_ERROR_BAR_PERCENT: f64 = 20.0;
+
+/// Runs `outage`.
+pub fn run(options: &Options) -> Findings {
+    let first = options.first.unwrap_or(1);
+    let (known_seeds, shipped_seeds) = if options.quick { (1, 3) } else { (4, 20) };
+    let shipped_seeds = options.seeds.unwrap_or(shipped_seeds);
+    let known = KNOWN.iter().flat_map(|known| (first..first + known_seeds).map(|seed| known.play(seed)));
+    let shipped = KINDS.iter().flat_map(|kind| (first..first + shipped_seeds).map(|seed| kind.play(seed)));
+    let plays: Vec<(Scenario, Sender)> = known.chain(shipped).collect();
+    eprintln!("outage: {} runs of an hour and more", plays.len());
+    let outcomes = play_all(&plays, |_, _| {});
+
+    let mut outcomes = outcomes.into_iter();
+    let mut take = |count: u64| -> Vec<Outcome> { (0..count).filter_map(|_| outcomes.next()).collect() };
+    let known = KNOWN.each_ref().map(|known| (known, take(known_seeds)));
+    let mut figures: Vec<Figure> = known.iter().flat_map(|(known, outcomes)| known.compare(outcomes)).collect();
+    for kind in &KINDS {
+        figures.extend(kind.judge(first, &take(shipped_seeds)));
+    }
+    figures.push(control(&known[0].1));
+    Ok(figures)
+}
+
+/// What is known of bare retries in the default scenario: means over seeds, from a model of its
+/// own, made before this one.
+struct Known {
+    naive: Naive,
+    name: &'static str,
+    tries_into_outage: f64,
+    peak: f64,
+    goodput: f64,
+    drained: f64,
+    fresh_p99: f64,
+    tries_a_message: f64,
+    shed: f64,
+}
+
+const KNOWN: [Known; 3] = [
+    Known {
+        naive: FIXED,
+        name: "fixed",
+        tries_into_outage: 377_782.0,
+        peak: 678.0,
+        goodput: 49.9,
+        drained: 1_838.0,
+        fresh_p99: 1_383.0,
+        tries_a_message: 10.95,
+        shed: 517_145.0,
+    },
+    Known {
+        naive: SPREAD,
+        name: "exponential",
+        tries_into_outage: 215_593.0,
+        peak: 244.0,
+        goodput: 47.7,
+        drained: 2_465.0,
+        fresh_p99: 655.0,
+        tries_a_message: 4.16,
+        shed: 68_116.0,
+    },
+    Known {
+        naive: SCHEDULE,
+        name: "schedule",
+        tries_into_outage: 150_459.0,
+        peak: 164.0,
+        goodput: 44.8,
+        drained: 10_468.0,
+        fresh_p99: 183.0,
+        tries_a_message: 2.95,
+        shed: 24_792.0,
+    },
+];
+
+impl Known {
+    fn play(&self, seed: u64) -> (Scenario, Sender) {
+        (Scenario { seed, ..Scenario::default() }, Sender::bare(self.naive.policy()))
+    }
+
+    fn compare(&self, outcomes: &[Outcome]) -> [Figure; 2] {
+        let mean = |value: fn(&Outcome) -> f64| outcomes.iter().map(value).sum::<f64>() / outcomes.len() as f64;
+        let figures = [
+            ("tries into the outage", self.tries_into_outage, mean(|outcome| outcome.tries_into_outage as f64)),
+            ("delivered a second", self.goodput, mean(|outcome| outcome.goodput)),
+            ("drained after", self.drained, mean(|outcome| seconds(outcome.drained))),
+            ("fresh p99", self.fresh_p99, mean(|outcome| seconds(outcome.fresh_p99))),
+            ("tries a message", self.tries_a_message, mean(|outcome| outcome.tries_a_message)),
+            ("503s after recovery", self.shed, mean(|outcome| outcome.shed as f64)),
+        ];
+        let peak = ("peak second", self.peak, mean(|outcome| f64::from(outcome.peak)));
+        for (what, known, found) in figures.iter().chain([&peak]) {
+            let error = error_percent(*known, *found);
+            eprintln!("outage: {}: {what}: {found:.2}, known {known}: {error:.1} % off", self.name);
+        }
+        let worst = figures.iter().map(|(_, known, found)| error_percent(*known, *found)).fold(0.0, f64::max);
+        [
+            Figure::at_most(&format!("{}_error", self.name), worst, "%", ERROR_BAR_PERCENT),
+            Figure::at_most(
+                &format!("{}_peak_error", self.name),
+                error_percent(peak.1, peak.2),
+                "%",
+                PEAK_ERROR_BAR_PERCENT,
+            ),
+        ]
+    }
+}
+
+fn error_percent(known: f64, found: f64) -> f64 {
+    (found / known - 1.0).abs() * 100.0
+}
+
+/// An unknown time is longer than any bar.
+fn seconds(time: Option<Duration>) -> f64 {
+    time.map_or(f64::INFINITY, |time| time.as_secs_f64())
+}
+
+/// A kind of outage that Posthaste is held to its bars in.
+struct Kind {
+    /// What its figures begin with.
+    name: &'static str,
+    down: Down,
+    shed_cost: f64,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { name: "refused", down: Down::Refuses, shed_cost: 0.0 },
+    Kind { name: "costly_shedding", down: Down::Refuses, shed_cost: 0.25 },
+    Kind { name: "only_503", down: Down::Unavailable, shed_cost: 0.0 },
+];
+
+impl Kind {
+    fn play(&self, seed: u64) -> (Scenario, Sender) {
+        let scenario = Scenario { down: self.down, shed_cost: self.shed_cost, seed, ..Scenario::default() };
+        (scenario, Sender::posthaste(Policy::default()))
+    }
+
+    fn judge(&self, first: u64, outcomes: &[Outcome]) -> Vec<Figure> {
+        for (seed, outcome) in (first..).zip(outcomes) {
+            eprintln!("outage: {}, seed {seed}: {}", self.name, Line(outcome));
+        }
+        bars(self.name, outcomes)
+    }
+}
+
+/// The bars, by the worst of all seeds where nothing else is said.
+fn bars(kind: &str, outcomes: &[Outcome]) -> Vec<Figure> {
+    let worst = |value: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
+    let at_most = |name: &str, value: f64, unit, bar| Figure::at_most(&format!("{kind}_{name}"), value, unit, bar);
+    let beyond = |one: &Outcome| seconds(one.fresh_p99) - one.detection_lag.map_or(0.0, |lag| lag.as_secs_f64());
+    let mean_beyond = outcomes.iter().map(beyond).sum::<f64>() / outcomes.len() as f64;
+    vec![
+        at_most("tries_into_outage", worst(&|one| one.tries_into_outage as f64), "tries", 150.0),
+        at_most("peak_second", worst(&|one| f64::from(one.peak)), "/s", 60.0),
+        at_most("503s_after_recovery", worst(&|one| one.shed as f64 * 100.0 / one.tries_after as f64), "%", 1.0),
+        at_most("drained_after", worst(&|one| seconds(one.drained)), "s", 2_700.0),
+        at_most("tries_a_message", worst(&|one| one.tries_a_message), "tries", 1.02),
+        at_most("after_close_p99", worst(&|one| seconds(one.after_close_p99)), "s", 5.0),
+        at_most("fresh_p99_beyond_detection", mean_beyond, "s", 10.0),
+        at_most("fresh_p99", worst(&|one| seconds(one.fresh_p99)), "s", 75.0),
+        at_most("lost", worst(&|one| one.lost as f64), "messages", 0.0),
+    ]
+}
+
+/// One run in one line.
+struct Line<'a>(&'a Outcome);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = self.0;
+        write!(
+            f,
+            "{} tries into it, noticed after {:.1} s, peak {}/s, {} of {} shed, drained after {:.0} s, \
+             fresh p50 {:.2} s, p99 {:.1} s, after close p99 {:.2} s, {:.4} tries a message, {} lost",
+            one.tries_into_outage,
+            seconds(one.detection_lag),
+            one.peak,
+            one.shed,
+            one.tries_after,
+            seconds(one.drained),
+            seconds(one.fresh_p50),
+            seconds(one.fresh_p99),
+            seconds(one.after_close_p99),
+            one.tries_a_message,
+            one.lost,
+        )
+    }
+}
+
+/// Bare retries must not pass for Posthaste. They have no breaker and lose nothing: the bars that
+/// ask for that say nothing of them and are left out.
+fn control(bare: &[Outcome]) -> Figure {
+    let telling = ["tries_into_outage", "peak_second", "503s_after_recovery", "tries_a_message", "fresh_p99"];
+    let judged = bars("control", bare);
+    let falls_short = |name: &&&str| {
+        let figure = judged.iter().find(|figure| figure.name == format!("control_{name}"));
+        figure.is_some_and(|figure| !figure.is_ok())
+    };
+    let caught = telling.iter().filter(falls_short).count();
+    Figure::at_least("negative_control_caught", caught as f64, "bars", telling.len() as f64)
+}

@@ -1,0 +1,283 @@
+//! What a run came to: counted from outside, by what the receiver saw and when messages ended.
+
+use std::time::Duration;
+
+use super::{FRESH, Scenario};
+
+/// What reached the receiver in one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Requests.
+    pub tries: u32,
+    /// Those that were refused, turned away or not answered.
+    pub failed: u32,
+}
+
+/// What a run came to. *Held* messages were created during the outage, *fresh* ones in the
+/// [`FRESH`] time after it; both together are *all*.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// All messages.
+    pub messages: u64,
+    /// Requests to a receiver that was down.
+    pub tries_into_outage: u64,
+    /// Requests after the recovery, to the end of the run.
+    pub tries_after: u64,
+    /// Those of them that were turned away.
+    pub shed: u64,
+    /// The most requests in one second after the recovery.
+    pub peak: u32,
+    /// The most in ten seconds, as a rate a second.
+    pub peak_10s: f64,
+    /// Requests a second in the [`FRESH`] time after the recovery.
+    pub mean: f64,
+    /// Deliveries a second in that time.
+    pub goodput: f64,
+    /// How long after the recovery the last held message was delivered; `None` if one still waits.
+    pub drained: Option<Duration>,
+    /// The same for 99 % of them.
+    pub drained_99: Option<Duration>,
+    /// How long fresh messages took; `None` if so many still wait.
+    pub fresh_p50: Option<Duration>,
+    /// The same for the slowest hundredth.
+    pub fresh_p99: Option<Duration>,
+    /// How long the slowest hundredth took of the fresh messages created after the breaker closed.
+    pub after_close_p99: Option<Duration>,
+    /// Tries a message, over all of them.
+    pub tries_a_message: f64,
+    /// Tries a message, over the held ones.
+    pub tries_a_held_message: f64,
+    /// How long after the recovery the breaker closed; zero where there was none to close.
+    pub detection_lag: Option<Duration>,
+    /// Messages that ended without being delivered.
+    pub lost: u64,
+    /// Messages that had not ended when the run did.
+    pub waiting: u64,
+    /// The load on the receiver, second by second from the first moment.
+    pub seconds: Vec<Second>,
+}
+
+/// One message's life.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    created: Duration,
+    tries: u32,
+    end: Option<End>,
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Delivered(Duration),
+    Lost,
+}
+
+/// Counts while a run goes on.
+#[derive(Debug)]
+pub(super) struct Tally {
+    outage_begins: Duration,
+    recovers: Duration,
+    watch: Duration,
+    lives: Vec<Life>,
+    seconds: Vec<Second>,
+    tries_into_outage: u64,
+    tries_after: u64,
+    shed: u64,
+    delivered_fresh_time: u64,
+    unended: u64,
+    breaker_closed: Option<Duration>,
+}
+
+impl Tally {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        Self {
+            outage_begins: scenario.outage_begins(),
+            recovers: scenario.recovers(),
+            watch: scenario.watch,
+            lives: Vec::new(),
+            seconds: Vec::new(),
+            tries_into_outage: 0,
+            tries_after: 0,
+            shed: 0,
+            delivered_fresh_time: 0,
+            unended: 0,
+            breaker_closed: None,
+        }
+    }
+
+    /// A message was created; the first is number 0.
+    pub(super) fn created(&mut self, now: Duration) {
+        self.lives.push(Life { created: now, tries: 0, end: None });
+        self.unended += u64::from(now < self.recovers + FRESH);
+    }
+
+    /// A request of this message reached the receiver.
+    pub(super) fn sent(&mut self, message: usize, now: Duration, taken: bool) {
+        self.lives[message].tries += 1;
+        let second = usize::try_from(now.as_secs()).expect("a run is shorter than memory is large");
+        if self.seconds.len() <= second {
+            self.seconds.resize(second + 1, Second::default());
+        }
+        self.seconds[second].tries += 1;
+        self.seconds[second].failed += u32::from(!taken);
+        if now >= self.recovers {
+            self.tries_after += 1;
+            self.shed += u64::from(!taken);
+        } else if now >= self.outage_begins {
+            self.tries_into_outage += 1;
+        }
+    }
+
+    /// A message ended.
+    pub(super) fn ended(&mut self, message: usize, end: End) {
+        let life = &mut self.lives[message];
+        if life.end.replace(end).is_none() && life.created < self.recovers + FRESH {
+            self.unended -= 1;
+        }
+        let fresh_time = self.recovers..self.recovers + FRESH;
+        self.delivered_fresh_time += u64::from(matches!(end, End::Delivered(at) if fresh_time.contains(&at)));
+    }
+
+    /// The sender's breaker was seen closed after the recovery.
+    pub(super) fn breaker_closed(&mut self, now: Duration) {
+        self.breaker_closed.get_or_insert(now);
+    }
+
+    pub(super) fn has_seen_breaker_close(&self) -> bool {
+        self.breaker_closed.is_some()
+    }
+
+    /// Whether every message that counts has been created and has ended, and nobody watches any more.
+    pub(super) fn is_complete(&self, now: Duration) -> bool {
+        now >= self.recovers + self.watch.max(FRESH) && self.unended == 0
+    }
+
+    pub(super) fn outcome(mut self, now: Duration) -> Outcome {
+        self.seconds.resize(whole_seconds(now).max(self.seconds.len()), Second::default());
+        let held = self.born(self.outage_begins, self.recovers);
+        let fresh = self.born(self.recovers, self.recovers + FRESH);
+        let after_close = self.breaker_closed.map(|closed| self.born(closed, self.recovers + FRESH));
+        let all: Vec<Life> = held.iter().chain(&fresh).copied().collect();
+        let drained = sorted(&held, |_, delivered| delivered.saturating_sub(self.recovers));
+        let waits = sorted(&fresh, |created, delivered| delivered - created);
+        let waits_after_close =
+            after_close.map(|after_close| sorted(&after_close, |created, delivered| delivered - created));
+        let after: Vec<u32> =
+            self.seconds.iter().skip(whole_seconds(self.recovers)).map(|second| second.tries).collect();
+        let looked_at = whole_seconds(FRESH);
+        Outcome {
+            messages: all.len() as u64,
+            tries_into_outage: self.tries_into_outage,
+            tries_after: self.tries_after,
+            shed: self.shed,
+            peak: after.iter().copied().max().unwrap_or(0),
+            peak_10s: f64::from(after.windows(10).map(|ten| ten.iter().sum()).max().unwrap_or(0_u32)) / 10.0,
+            mean: f64::from(after.iter().take(looked_at).sum::<u32>()) / looked_at as f64,
+            goodput: self.delivered_fresh_time as f64 / looked_at as f64,
+            drained: quantile(&drained, 1.0),
+            drained_99: quantile(&drained, 0.99),
+            fresh_p50: quantile(&waits, 0.5),
+            fresh_p99: quantile(&waits, 0.99),
+            after_close_p99: waits_after_close.and_then(|waits| quantile(&waits, 0.99)),
+            tries_a_message: tries_each(&all),
+            tries_a_held_message: tries_each(&held),
+            detection_lag: self.breaker_closed.map(|closed| closed.saturating_sub(self.recovers)),
+            lost: all.iter().filter(|life| life.end == Some(End::Lost)).count() as u64,
+            waiting: self.unended,
+            seconds: self.seconds,
+        }
+    }
+
+    fn born(&self, from: Duration, to: Duration) -> Vec<Life> {
+        self.lives.iter().filter(|life| (from..to).contains(&life.created)).copied().collect()
+    }
+}
+
+/// A time of every message that is not lost, ascending; `None`, the last, stands for what waits.
+fn sorted(lives: &[Life], time: impl Fn(Duration, Duration) -> Duration) -> Vec<Option<Duration>> {
+    let mut times: Vec<Option<Duration>> = lives
+        .iter()
+        .filter(|life| life.end != Some(End::Lost))
+        .map(|life| match life.end {
+            Some(End::Delivered(at)) => Some(time(life.created, at)),
+            _ => None,
+        })
+        .collect();
+    times.sort_unstable_by_key(|time| time.unwrap_or(Duration::MAX));
+    times
+}
+
+/// The smallest value that this share of them does not exceed; `None` where that one still waits.
+fn quantile(ascending: &[Option<Duration>], share: f64) -> Option<Duration> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length is a length")]
+    let rank = (ascending.len() as f64 * share).ceil() as usize;
+    ascending.get(rank.saturating_sub(1)).copied().flatten()
+}
+
+fn tries_each(lives: &[Life]) -> f64 {
+    lives.iter().map(|life| f64::from(life.tries)).sum::<f64>() / lives.len() as f64
+}
+
+fn whole_seconds(time: Duration) -> usize {
+    usize::try_from(time.as_secs()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Down from 10 to 20; the breaker closes at 25. One message a second from 0 to 40.
+    fn tally() -> Tally {
+        let scenario = Scenario { warm_up: at(10), outage: at(10), ..Scenario::default() };
+        let mut tally = Tally::new(&scenario);
+        (0..40).for_each(|second| tally.created(at(second)));
+        tally.breaker_closed(at(25));
+        tally
+    }
+
+    #[test]
+    fn held_and_fresh_messages_are_counted_apart() {
+        let mut tally = tally();
+        for message in 0..40 {
+            let created = message as u64;
+            let held = (10..20).contains(&created);
+            if held {
+                tally.sent(message, at(created), false);
+                tally.sent(message, at(30), true);
+                tally.ended(message, End::Delivered(at(30)));
+            } else {
+                tally.sent(message, at(created), true);
+                tally.ended(message, End::Delivered(at(created)));
+            }
+        }
+        assert!(!tally.is_complete(at(100)) && tally.is_complete(at(20) + FRESH));
+        let outcome = tally.outcome(at(100));
+        assert_eq!((outcome.messages, outcome.lost, outcome.waiting), (30, 0, 0));
+        assert_eq!((outcome.tries_into_outage, outcome.tries_after, outcome.shed), (10, 30, 0));
+        assert_eq!((outcome.peak, outcome.peak_10s), (11, 2.0));
+        assert_eq!((outcome.drained, outcome.detection_lag), (Some(at(10)), Some(at(5))));
+        assert_eq!((outcome.fresh_p99, outcome.after_close_p99), (Some(at(0)), Some(at(0))));
+        assert_eq!((outcome.tries_a_message, outcome.tries_a_held_message), (40.0 / 30.0, 2.0));
+        assert_eq!(outcome.seconds.len(), 100);
+        assert_eq!(outcome.seconds[15], Second { tries: 1, failed: 1 });
+    }
+
+    #[test]
+    fn what_waits_at_the_end_leaves_a_time_unknown_and_what_is_lost_does_not() {
+        let mut tally = tally();
+        for message in 10..40 {
+            match message {
+                10 => tally.ended(message, End::Lost),
+                11 => {}
+                _ => tally.ended(message, End::Delivered(at(60))),
+            }
+        }
+        let outcome = tally.outcome(at(100));
+        assert_eq!((outcome.lost, outcome.waiting), (1, 11), "ten of the waiting were created in the warm-up");
+        assert_eq!((outcome.drained, outcome.fresh_p99), (None, Some(at(40))));
+    }
+}

@@ -1,0 +1,230 @@
+//! Moves time on: messages are created, the dispatch loop decides, the receiver answers, the store
+//! takes a moment. Nothing else can happen, so there is no heap of events: the next moment is the
+//! earliest of four.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use futures_util::FutureExt;
+use posthaste_core::cause::Class;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::dice::Roll;
+use posthaste_core::flow::breaker::Standing;
+use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::queue::{LaneSettings, Place};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_engine::dispatch::call::perform;
+use posthaste_engine::dispatch::{Call, Dispatch, Effect, Event, Finished};
+use posthaste_store::{Accepted, MemoryStore, Message, NewDelivery, Session};
+
+use super::receiver::Receiver;
+use super::tally::{End, Outcome, Tally};
+use super::{Scenario, Sender};
+
+/// The first moment on the loop's clock.
+const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+/// How long the store takes for anything.
+const STORE_MS: i64 = 1;
+/// A message and its one delivery each have a key.
+const KEYS_A_MESSAGE: u64 = 2;
+const TIER: Tier = Tier::Promotional;
+
+/// Plays a scenario to its end.
+pub(super) fn play(scenario: &Scenario, sender: &Sender) -> Outcome {
+    let mut world = World::new(scenario, sender);
+    let ends = BEGIN + scenario.recovers() + scenario.horizon;
+    while world.now < ends && !world.tally.is_complete(world.elapsed()) {
+        world.now = world.next_moment().min(ends);
+        world.happen();
+    }
+    let elapsed = world.elapsed();
+    world.tally.outcome(elapsed)
+}
+
+struct World {
+    now: Timestamp,
+    lane: Arc<LaneSettings>,
+    dispatch: Dispatch,
+    session: Session,
+    disk: MemoryStore,
+    receiver: Receiver,
+    recovers: Duration,
+    rng: Rng,
+    load: f64,
+    /// When the next message is created, finer than the clock: a rate must not be rounded.
+    next_message: Duration,
+    messages: u64,
+    /// What the store will tell the loop, in order.
+    told: VecDeque<(Timestamp, Event)>,
+    /// Requests under way, by when they end and which left first.
+    answers: BTreeMap<(Timestamp, u64), Finished>,
+    requests: u64,
+    effects: Vec<Effect>,
+    tally: Tally,
+}
+
+impl World {
+    fn new(scenario: &Scenario, sender: &Sender) -> Self {
+        let disk = MemoryStore::default();
+        disk.lock().put_lane(Arc::clone(&sender.lane));
+        let start = disk.lock().open();
+        let mut world = Self {
+            now: BEGIN,
+            lane: Arc::clone(&sender.lane),
+            dispatch: Dispatch::new(sender.limits, start.session),
+            session: start.session,
+            disk,
+            receiver: Receiver::new(scenario),
+            recovers: scenario.recovers(),
+            rng: Rng::with_seed(scenario.seed),
+            load: scenario.load,
+            next_message: Duration::ZERO,
+            messages: 0,
+            told: VecDeque::new(),
+            answers: BTreeMap::new(),
+            requests: 0,
+            effects: Vec::new(),
+            tally: Tally::new(scenario),
+        };
+        world.next_message = world.gap();
+        world.step(Event::Started(Box::new(start)));
+        world
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.now.since(BEGIN)
+    }
+
+    /// The time between two messages of a Poisson process.
+    fn gap(&mut self) -> Duration {
+        Duration::from_secs_f64(-(1.0 - self.rng.f64()).ln() / self.load)
+    }
+
+    /// When something happens next. It may be now: a request that is turned away has its answer at
+    /// once. The loop was woken for this moment already.
+    fn next_moment(&self) -> Timestamp {
+        let message = BEGIN + self.next_message;
+        let told = self.told.front().map(|(at, _)| *at);
+        let answer = self.answers.first_key_value().map(|((at, _), _)| *at);
+        let wake = self.dispatch.wake_at().map(|at| at.max(self.now + Duration::from_millis(1)));
+        [told, answer, wake].into_iter().flatten().fold(message, Timestamp::min)
+    }
+
+    fn happen(&mut self) {
+        while let Some((_, event)) = self.told.pop_front_if(|(at, _)| *at <= self.now) {
+            self.step(event);
+        }
+        let mut finished = Vec::new();
+        while let Some(entry) = self.answers.first_entry()
+            && entry.key().0 <= self.now
+        {
+            finished.push(entry.remove());
+        }
+        if !finished.is_empty() {
+            self.step(Event::Finished(finished));
+        }
+        if self.dispatch.wake_at().is_some_and(|at| at <= self.now) {
+            self.step(Event::Woke);
+        }
+        let mut accepted = Vec::new();
+        while BEGIN + self.next_message <= self.now {
+            accepted.push(self.message());
+            self.next_message = self.next_message + self.gap();
+        }
+        if !accepted.is_empty() {
+            let arrivals = self.disk.lock().accept(self.session, accepted).expect("there is one session");
+            self.tell(Event::Arrived(arrivals));
+        }
+    }
+
+    /// A new message with its one delivery.
+    fn message(&mut self) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, 1 + self.messages * KEYS_A_MESSAGE));
+        self.messages += 1;
+        self.tally.created(self.elapsed());
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, self.lane.lane, TIER, self.now);
+        let spilling = self.dispatch.is_spilling(self.lane.lane, TIER);
+        let place = Place::for_new(self.lane.order, spilling, self.now, self.now);
+        let message = Message {
+            id,
+            tenant: self.lane.tenant,
+            at: self.now,
+            event_type: None,
+            correlation_id: String::new(),
+            body: Bytes::from_static(b"{}"),
+            compact: None,
+        };
+        let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane) };
+        Accepted { message: Arc::new(message), deliveries: vec![new] }
+    }
+
+    fn step(&mut self, event: Event) {
+        let roll = Roll(self.rng.u64(..));
+        let mut effects = std::mem::take(&mut self.effects);
+        self.dispatch.step(self.now, roll, event, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(send) => self.send(send.start.delivery),
+                Effect::Store(call) => self.call(call),
+                Effect::Answer(..) => {}
+            }
+        }
+        self.effects = effects;
+        self.watch_breaker();
+    }
+
+    /// Notes when the sender has understood that the receiver is back.
+    fn watch_breaker(&mut self) {
+        let now = self.elapsed();
+        if now >= self.recovers
+            && !self.tally.has_seen_breaker_close()
+            && self.dispatch.standing(self.now, self.lane.lane) == Standing::Closed
+        {
+            self.tally.breaker_closed(now);
+        }
+    }
+
+    fn send(&mut self, delivery: DeliveryId) {
+        let now = self.elapsed();
+        let answer = self.receiver.answer(now);
+        self.tally.sent(number(delivery), now, answer.verdict.class == Class::Delivered);
+        self.requests += 1;
+        let finished = Finished { delivery, verdict: answer.verdict, took: answer.after };
+        self.answers.insert((self.now + answer.after, self.requests), finished);
+    }
+
+    /// A store in memory has done it at once; its answer takes a moment.
+    fn call(&mut self, call: Call) {
+        if let Call::Settle(batch) = &call {
+            for settlement in batch {
+                self.settled(&settlement.record.delivery);
+            }
+        }
+        let reply = perform(&self.disk, self.session, call).now_or_never().expect("a store in memory answers at once");
+        self.tell(Event::Replied(reply.expect("there is one session")));
+    }
+
+    fn settled(&mut self, delivery: &Delivery) {
+        let end = match delivery.state {
+            State::Delivered { at } => End::Delivered(at.since(BEGIN)),
+            state if state.is_terminal() => End::Lost,
+            _ => return,
+        };
+        self.tally.ended(number(delivery.id), end);
+    }
+
+    fn tell(&mut self, event: Event) {
+        let at = Timestamp::from_millis(self.now.as_millis() + STORE_MS);
+        self.told.push_back((at, event));
+    }
+}
+
+/// Which message a delivery belongs to, from 0.
+fn number(delivery: DeliveryId) -> usize {
+    usize::try_from(delivery.0.seq() / KEYS_A_MESSAGE - 1).expect("a run is shorter than memory is large")
+}

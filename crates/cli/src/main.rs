@@ -6,6 +6,7 @@ mod demo;
 mod policy;
 mod say;
 mod serve;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure this machine: messages a second and CPU a delivery, beside the bare limit
     Bench(bench::Args),
+    /// Play an outage: what retries do to a receiver, and what Posthaste does instead
+    Simulate(simulate::Args),
     /// Retry policies
     Policy(policy::Args),
     /// A part of `bench`, in a process of its own
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::BenchPart(args) => bench::part::run(&args),
     };

@@ -14,7 +14,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
+use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;

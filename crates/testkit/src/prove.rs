@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{crash_points, purity, schedules, simulation, thread};
+use crate::{breakers, crash_points, limits, purity, schedules, simulation, thread};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +106,12 @@ pub const PROOFS: &[Proof] = &[
         name: "schedules",
         shows: "every jitter by statistics, the presets as written, contention as known",
         run: schedules::run,
+    },
+    Proof { name: "limits", shows: "no sliding second above its limit, whatever the clock does", run: limits::run },
+    Proof {
+        name: "breakers",
+        shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
+        run: breakers::run,
     },
     Proof {
         name: "simulation",

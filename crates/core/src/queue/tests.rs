@@ -1,5 +1,6 @@
 //! The queue beside a slow model of itself, and the promises that deserve a name of their own.
 
+mod gates;
 mod model;
 
 use proptest::prelude::*;

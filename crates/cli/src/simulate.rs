@@ -1,0 +1,215 @@
+//! `posthaste simulate`: what retries do to a receiver that was down, before they do it to one.
+//!
+//! The production dispatch loop in virtual time, and beside it retries that know nothing but their
+//! schedule. The world they are played in is the testkit's `outage`; [`table`] has the figures,
+//! [`chart`] and [`svg`] draw the same picture.
+
+pub(crate) mod chart;
+pub(crate) mod svg;
+mod table;
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, nearest};
+use posthaste_server::duration;
+use posthaste_testkit::outage::naive::{self, Naive};
+use posthaste_testkit::outage::{self, FRESH, Outcome, Scenario, Sender};
+
+use crate::say::say;
+use chart::{Picture, Series};
+
+/// More would take minutes and gigabytes with retries that hammer.
+const HELD_MAX: f64 = 100_000.0;
+/// What goes on after this is no longer about the outage.
+const HORIZON_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// How much longer the picture is than the best sender needs.
+const PICTURE_BEYOND_BEST: f64 = 1.4;
+const PICTURE_MIN: Duration = Duration::from_secs(10 * 60);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Who sends: a preset, as Posthaste runs it, or naive-fixed, naive-exponential, naive-spread,
+    /// naive-schedule; several are compared
+    #[arg(long = "policy", value_name = "NAME", default_values = [DEFAULT_PRESET, naive::FIXED.name, naive::EXPONENTIAL.name])]
+    policies: Vec<String>,
+    /// Messages a second
+    #[arg(long, default_value = "30", value_name = "RATE", value_parser = rate)]
+    load: f64,
+    /// Requests a second the receiver can take
+    #[arg(long, default_value = "50", value_name = "RATE", value_parser = rate)]
+    capacity: f64,
+    /// How long it is down
+    #[arg(long, default_value = "20m", value_parser = time)]
+    outage: Duration,
+    /// What a request meets while it is down
+    #[arg(long, default_value = "refuse")]
+    down: Down,
+    /// What turning a request away costs the receiver, as a share of taking it
+    #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
+    shed_cost: f64,
+    /// The same number is the same run
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long after the recovery to go on at most
+    #[arg(long, default_value = "2h", value_parser = time)]
+    horizon: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Draw the chart into this file too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What a request meets while the receiver is down.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Down {
+    /// Nothing listens
+    Refuse,
+    /// 503, at once
+    #[value(name = "503")]
+    Unavailable,
+    /// No answer for 30 s
+    Timeout,
+}
+
+/// One sender, and what came of it.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let scenario = scenario(args)?;
+    let senders = args.policies.iter().map(|name| sender(name)).collect::<Result<Vec<_>>>()?;
+    let rows = play(&scenario, &args.policies, &senders);
+    let picture = picture(&scenario, &rows);
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg::render(&picture)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        return say!("{}", serde_json::to_string_pretty(&table::json(&scenario, &rows))?);
+    }
+    say!("{}\n{}\n", picture.title, picture.subtitle)?;
+    say!("{}", table::text(&rows))?;
+    say!("{}", chart::terminal(&picture))?;
+    say!("{}", table::words(&scenario, &rows))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "must be a number a second, such as 30 or 0.5".to_owned())?;
+    if (0.1..=10_000.0).contains(&rate) { Ok(rate) } else { Err("must be from 0.1 to 10000 a second".to_owned()) }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "must be a share, such as 0.25".to_owned())?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".to_owned()) }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    duration::parse(text).ok_or_else(|| "must be a time such as 90s, 20m or 2h".to_owned())
+}
+
+fn scenario(args: &Args) -> Result<Scenario> {
+    let Args { load, capacity, outage, horizon, .. } = *args;
+    ensure!(
+        load < capacity,
+        "--load {load} is not below --capacity {capacity}: nothing that was held could ever be caught up with; \
+         give the receiver something to spare"
+    );
+    ensure!(
+        (Duration::from_secs(1)..=HORIZON_MAX).contains(&outage),
+        "--outage {} is not from 1s to {}",
+        duration::write(outage),
+        duration::write(HORIZON_MAX)
+    );
+    ensure!(
+        (FRESH..=HORIZON_MAX).contains(&horizon),
+        "--horizon {} is not from {} to {}: for so long fresh messages are looked at",
+        duration::write(horizon),
+        duration::write(FRESH),
+        duration::write(HORIZON_MAX)
+    );
+    let down = match args.down {
+        Down::Refuse => outage::Down::Refuses,
+        Down::Unavailable => outage::Down::Unavailable,
+        Down::Timeout => outage::Down::Silent,
+    };
+    let scenario = Scenario {
+        load,
+        capacity,
+        outage,
+        down,
+        shed_cost: args.shed_cost,
+        horizon,
+        seed: args.seed,
+        ..Scenario::default()
+    };
+    let held = scenario.held();
+    ensure!(
+        held <= HELD_MAX,
+        "--load {load} and --outage {} would hold {held:.0} messages; at most {HELD_MAX:.0} are simulated: shorten the \
+         outage or lower the load",
+        duration::write(outage)
+    );
+    let best = scenario.drained_at_best().unwrap_or(horizon);
+    Ok(Scenario { watch: best.mul_f64(PICTURE_BEYOND_BEST).clamp(PICTURE_MIN, horizon), ..scenario })
+}
+
+fn sender(name: &str) -> Result<Sender> {
+    if let Some(naive) = Naive::named(name) {
+        return Ok(Sender::bare(naive.policy()));
+    }
+    let names: Vec<&str> = PRESETS.into_iter().chain(naive::ALL.map(|naive| naive.name)).collect();
+    let policy = Policy::preset(name).with_context(|| {
+        let nearest = nearest(name, names.iter().copied()).unwrap_or(DEFAULT_PRESET);
+        format!("there is no policy {name:?}; the nearest is {nearest}, and there are {}", names.join(", "))
+    })?;
+    Ok(Sender::posthaste(policy))
+}
+
+fn play(scenario: &Scenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
+    let plays: Vec<(Scenario, Sender)> = senders.iter().map(|sender| (scenario.clone(), sender.clone())).collect();
+    let (shows, done) = (stderr().is_terminal(), AtomicUsize::new(0));
+    let show = |words: &str| {
+        if shows {
+            eprint!("\r\x1b[K{words}");
+        }
+    };
+    show("simulating …");
+    let outcomes = outage::play_all(&plays, |index, _| {
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        show(&format!("simulating … {} of {} done, the last was {}", done, plays.len(), names[index]));
+    });
+    show("");
+    names.iter().zip(outcomes).map(|(name, outcome)| Row { name: label(name), outcome }).collect()
+}
+
+/// How a sender is called in front of people.
+fn label(name: &str) -> String {
+    match Naive::named(name) {
+        Some(naive) => format!("naive: {}", naive.does),
+        None => format!("posthaste: {name}"),
+    }
+}
+
+fn picture(scenario: &Scenario, rows: &[Row]) -> Picture {
+    let seconds = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
+    Picture {
+        title: table::title(scenario),
+        subtitle: table::subtitle(scenario),
+        capacity: scenario.capacity,
+        outage: seconds(scenario.outage_begins())..seconds(scenario.recovers()),
+        length: seconds(scenario.recovers() + scenario.watch),
+        series: rows.iter().map(series).collect(),
+    }
+}
+
+fn series(row: &Row) -> Series {
+    Series { name: row.name.clone(), notes: table::notes(&row.outcome), seconds: row.outcome.seconds.clone() }
+}

@@ -1,0 +1,368 @@
+//! The gates of a destination, by name: breakers, recovery, limits, budgets, windows.
+
+use super::*;
+use crate::flow::SharedGate;
+use crate::flow::breaker::Standing;
+use crate::flow::bucket::Rate;
+use crate::id::{CredentialId, OriginId};
+use crate::off_peak::{OffPeak, Offsets};
+
+const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
+const OK: Verdict = Verdict::of(Cause::Ok);
+
+fn at(seconds_in: u64) -> Timestamp {
+    NOW + seconds(seconds_in)
+}
+
+fn set(queue: &mut Queue, settings: LaneSettings) {
+    queue.set_lane(NOW, &Arc::new(settings));
+}
+
+/// Sends whatever goes at this time and lets it end like this, until nothing more goes.
+fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
+    let mut sent = Vec::new();
+    while sent.len() < most {
+        let Some(id) = send(queue, now) else { break };
+        sent.push(id);
+        if queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict).is_some() {
+            queue.recorded(now, DeliveryId::from_raw(id));
+        }
+    }
+    sent
+}
+
+/// A queue whose lane's breaker has just opened, with so many waiting.
+fn broken(waiting: u64) -> Queue {
+    let mut queue = queue(Order::Fifo);
+    for id in 1..=10 + waiting {
+        queue.seen(NOW, DeliveryId::from_raw(id));
+        admit(&mut queue, &delivery(id));
+    }
+    assert_eq!(exchange(&mut queue, NOW, &REFUSED, 10).len(), 10);
+    queue
+}
+
+fn why(queue: &Queue, now: Timestamp, id: u64) -> Hold {
+    let state = State::Queued { due: NOW };
+    match queue.explain(now, DeliveryId::from_raw(id), LANE, state) {
+        Explained::Waits(hold) => hold,
+        Explained::UnderWay => panic!("{id} is under way"),
+    }
+}
+
+#[test]
+fn ten_failures_in_a_row_stop_a_lane_and_cost_the_others_no_attempt() {
+    let mut queue = broken(5);
+    assert_eq!(send(&mut queue, NOW), None);
+    let hold = why(&queue, NOW, 11);
+    assert_eq!(hold.why, Why::BreakerOpen);
+    let until = hold.until.expect("a breaker says until when");
+    assert!((at(27)..=at(33)).contains(&until), "{until}");
+    assert_eq!(send(&mut queue, until - Duration::from_millis(1)), None);
+    assert!(queue.wake_at().is_some_and(|wake| wake <= until));
+    assert_eq!(send(&mut queue, until), Some(1), "the oldest one that is due is the probe");
+    assert_eq!(send(&mut queue, until), None, "one probe at a time");
+    assert_eq!(why(&queue, until, 11), Hold { why: Why::BreakerOpen, until: None });
+}
+
+#[test]
+fn three_good_probes_close_it_and_what_waited_becomes_due_and_is_paced() {
+    let mut queue = broken(100);
+    let until = at(33);
+    let sent = exchange(&mut queue, until, &OK, 1_000);
+    // Three probes, and the one that a pace begins with.
+    assert_eq!(queue.standing(until, LANE), Standing::Closed);
+    assert!((4..=8).contains(&sent.len()), "{sent:?}");
+    let mut gone = sent.len();
+    let mut a_second = Vec::new();
+    for second in 0..20_u64 {
+        let before = gone;
+        for ms in (0..1_000).step_by(10) {
+            let now = until + seconds(second) + Duration::from_millis(ms);
+            gone += exchange(&mut queue, now, &OK, 1_000).len();
+        }
+        a_second.push(gone - before);
+    }
+    assert!(a_second[0] <= 8 && a_second[10] > a_second[0], "it ramps up: {a_second:?}");
+    assert_eq!(gone, 110, "retries were made due as well: {a_second:?}");
+}
+
+#[test]
+fn a_failed_probe_opens_it_again_for_longer() {
+    let mut queue = broken(100);
+    let first = why(&queue, NOW, 11).until.expect("it is open");
+    assert_eq!(exchange(&mut queue, first, &REFUSED, 10).len(), 1);
+    let second = why(&queue, first, 11).until.expect("it is open again");
+    assert!(second.since(first) > first.since(NOW), "{first} then {second}");
+    assert!(second.since(first) <= seconds(60));
+}
+
+#[test]
+fn fresh_messages_do_not_queue_behind_a_backlog() {
+    let mut queue = broken(200);
+    let closed = at(100);
+    exchange(&mut queue, closed, &OK, 3);
+    assert_eq!(queue.standing(closed, LANE), Standing::Closed);
+    for id in 1_001..=1_020 {
+        queue.seen(closed, DeliveryId::from_raw(id));
+        let fresh = Delivery { born: closed, state: State::Queued { due: closed }, ..delivery(id) };
+        assert_eq!(queue.admit(closed, fresh, Place::Ready), Admission::Taken);
+    }
+    let mut sent = Vec::new();
+    for tenth in 1..100 {
+        sent.extend(exchange(&mut queue, closed + Duration::from_millis(tenth * 100), &OK, 1_000));
+    }
+    let last_fresh = sent.iter().rposition(|id| *id > 1_000).expect("they were sent");
+    let old = sent[..last_fresh].iter().filter(|id| **id < 1_000).count();
+    assert!((4..=7).contains(&old), "four of five are fresh where both wait: {sent:?}");
+    let fresh: Vec<u64> = sent.iter().copied().filter(|id| *id > 1_000).collect();
+    assert!(fresh.is_sorted(), "first in, first out among the fresh");
+    let old: Vec<u64> = sent.iter().copied().filter(|id| *id < 1_000).collect();
+    assert!(old.is_sorted(), "and among the backlog: {old:?}");
+}
+
+#[test]
+fn rows_behind_the_window_are_paged_in_by_the_part_they_belong_to() {
+    let mut queue = broken(0);
+    for id in 11..=20 {
+        queue.seen(at(5), DeliveryId::from_raw(id));
+        queue.spilled(LANE, Tier::Promotional, DeliveryId::from_raw(id));
+    }
+    assert_eq!(queue.next_page(at(20)), None, "nothing is read for a lane that is held");
+    for id in 21..=30 {
+        queue.seen(at(80), DeliveryId::from_raw(id));
+        queue.spilled(LANE, Tier::Promotional, DeliveryId::from_raw(id));
+    }
+    let closed = at(100);
+    let probes = exchange(&mut queue, closed, &OK, 3);
+    assert_eq!(probes, [1, 2, 3]);
+    let old = queue.next_page(closed);
+    let spans: Vec<Span> = std::iter::from_fn(|| queue.next_page(closed)).map(|wanted| wanted.span).collect();
+    let all: Vec<Span> = old.map(|wanted| wanted.span).into_iter().chain(spans).collect();
+    let holds = |id: u64| all.iter().position(|span| span.contains(DeliveryId::from_raw(id)));
+    assert!(holds(25) < holds(15), "the young are read before the backlog: {all:?}");
+    assert!(!all.iter().any(|span| span.contains(DeliveryId::from_raw(15)) && span.contains(DeliveryId::from_raw(25))));
+}
+
+#[test]
+fn an_answer_from_before_the_breaker_opened_changes_nothing() {
+    let mut queue = queue(Order::Fifo);
+    for id in 1..=20 {
+        admit(&mut queue, &delivery(id));
+    }
+    let late: Vec<u64> = (0..4).filter_map(|_| send(&mut queue, NOW)).collect();
+    assert_eq!(late.len(), 4);
+    settle(&mut queue, NOW, late[0], &REFUSED);
+    assert_eq!(exchange(&mut queue, NOW, &REFUSED, 9).len(), 9);
+    assert!(matches!(queue.standing(NOW, LANE), Standing::Open { .. }));
+    for id in &late[1..] {
+        settle(&mut queue, at(1), *id, &OK);
+    }
+    assert!(matches!(queue.standing(at(1), LANE), Standing::Open { .. }), "late successes close nothing");
+}
+
+#[test]
+fn an_operator_can_reset_a_breaker_and_it_probes_first() {
+    let mut queue = broken(50);
+    let shown = queue.breakers(NOW);
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0].of, BreakerOf::Lane(LANE));
+    assert_eq!(shown[0].opened.map(|why| why.to_string()), Some("10 failures in a row".to_owned()));
+    assert!(queue.reset(at(1), BreakerOf::Lane(LANE), Reset::Probe));
+    assert!(send(&mut queue, at(1)).is_some());
+    assert_eq!(send(&mut queue, at(1)), None, "one probe at a time");
+    assert!(queue.reset(at(1), BreakerOf::Lane(LANE), Reset::Force));
+    assert_eq!(queue.standing(at(1), LANE), Standing::Closed);
+    assert!(!queue.reset(at(1), BreakerOf::Lane(LANE), Reset::Force), "a closed one needs no reset");
+    assert!(queue.recovery(at(1), LANE, 50).is_some_and(|recovery| recovery.drained_at.is_some()));
+}
+
+#[test]
+fn an_open_breaker_is_half_open_after_a_restart() {
+    let soft = broken(0).soft_breakers();
+    assert_eq!(soft.len(), 1);
+    let mut queue = Queue::new(Limits::default());
+    queue.restore_breakers(NOW, &soft);
+    set(&mut queue, settings(LANE, Order::Fifo));
+    for id in 1..=20 {
+        admit(&mut queue, &delivery(id));
+    }
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    assert_eq!(send(&mut queue, NOW), None, "never the full rate");
+}
+
+#[test]
+fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
+    let mut queue = Queue::new(Limits::default());
+    let lanes: Vec<LaneId> = (1..=3).map(LaneId::from_raw).collect();
+    for lane in &lanes {
+        set(&mut queue, LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(*lane, Order::Fifo) });
+    }
+    for id in 0..60 {
+        admit(&mut queue, &Delivery { lane: lanes[usize::try_from(id % 2).expect("0 or 1")], ..delivery(id) });
+    }
+    // Every other answer is good: no lane fails ten times in a row.
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        let verdict = if answered % 2 == 0 && answered > 2 { OK } else { REFUSED };
+        settle(&mut queue, NOW, id, &verdict);
+    }
+    assert!((20..=24).contains(&answered), "{answered}");
+    let third = Delivery { lane: lanes[2], ..delivery(1_000) };
+    assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third is at the same host");
+    queue.spilled(lanes[2], third.tier, third.id);
+    set(&mut queue, LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(lanes[2], Order::Fifo) });
+    let Explained::Waits(hold) =
+        queue.explain(NOW, DeliveryId::from_raw(1_000), lanes[2], State::Queued { due: NOW })
+    else {
+        panic!("it waits")
+    };
+    assert_eq!(hold.why, Why::BreakerOpen);
+    let until = hold.until.expect("until a probe");
+    assert!(send(&mut queue, until).is_some());
+    assert_eq!(send(&mut queue, until), None, "one probe for all of them");
+}
+
+#[test]
+fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
+    let mut queue = Queue::new(Limits::default());
+    let credential = CredentialId::from_raw(9);
+    for lane in 1..=2 {
+        let lane = LaneId::from_raw(lane);
+        set(&mut queue, LaneSettings { credential: Some(credential), ..settings(lane, Order::Fifo) });
+        admit(&mut queue, &Delivery { lane, ..delivery(lane.raw()) });
+    }
+    let first = send(&mut queue, NOW).expect("both may go");
+    assert!(queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected)).is_none());
+    assert_eq!(send(&mut queue, at(86_400)), None, "no further attempt is made with it");
+    assert_eq!(queue.breakers(at(1)).len(), 1);
+    queue.replaced(at(86_400), credential);
+    let mut sent = exchange(&mut queue, at(86_400), &OK, 10);
+    sent.sort_unstable();
+    assert_eq!(sent, [1, 2]);
+}
+
+#[test]
+fn a_lane_keeps_its_rate_whatever_is_put_back() {
+    let mut queue = queue(Order::Fifo);
+    set(&mut queue, LaneSettings { rate: Some(Rate::per_second(10)), ..settings(LANE, Order::Fifo) });
+    for id in 0..100 {
+        admit(&mut queue, &delivery(id));
+    }
+    let mut times = Vec::new();
+    let mut now = NOW;
+    while now < at(5) {
+        while let Some(id) = send(&mut queue, now) {
+            if id % 3 == 0 && now.as_millis() % 2 == 0 {
+                queue.put_back(now, DeliveryId::from_raw(id), now + Duration::from_millis(1));
+                break;
+            }
+            times.push(now);
+            settle(&mut queue, now, id, &OK);
+        }
+        now = now + Duration::from_millis(1);
+    }
+    assert!((45..=51).contains(&times.len()), "{}", times.len());
+    let crowded = times.windows(11).any(|run| run[10].since(run[0]) < seconds(1));
+    assert!(!crowded, "never more than ten in a second: {times:?}");
+    assert_eq!(why(&queue, now, 99).why, Why::RateLimit);
+}
+
+#[test]
+fn a_receiver_that_has_too_much_is_fed_more_slowly_and_not_cut_off() {
+    let mut queue = queue(Order::Fifo);
+    for id in 0..400 {
+        admit(&mut queue, &delivery(id));
+    }
+    let too_much = Verdict { status: Some(503), ..Verdict::of(Cause::Unavailable) };
+    let first = exchange(&mut queue, NOW, &too_much, 100);
+    assert!(first.len() <= 4, "{first:?}");
+    let mut sent = 0;
+    for ms in (0..5_000).step_by(10) {
+        sent += exchange(&mut queue, NOW + Duration::from_millis(ms), &too_much, 100).len();
+    }
+    assert!((4..=20).contains(&sent), "{sent}");
+    assert_eq!(queue.standing(at(5), LANE), Standing::Closed);
+}
+
+#[test]
+fn retries_of_a_failing_destination_keep_to_their_share_and_fresh_messages_go_on() {
+    let mut queue = queue(Order::Fifo);
+    let policy = PolicySpec {
+        strategy: Some("fixed".to_owned()),
+        base: Some(seconds(1)),
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        ..PolicySpec::default()
+    };
+    let policy = Arc::new(Policy::build(&policy).expect("a valid policy"));
+    set(&mut queue, LaneSettings { policy, ..settings(LANE, Order::Fifo) });
+    let (mut firsts, mut retries, mut id) = (0, 0, 0);
+    for second in 0..60 {
+        for _ in 0..10 {
+            id += 1;
+            let fresh = Delivery { born: at(second), state: State::Queued { due: at(second) }, ..delivery(id) };
+            assert_eq!(queue.admit(at(second), fresh, Place::Ready), Admission::Taken);
+        }
+        let mut good = false;
+        while let Some(Pick::Send(start)) = queue.next(at(second), ROLL) {
+            if start.attempt == 1 { firsts += 1 } else { retries += 1 }
+            // Four of ten fail: too few to open a breaker.
+            good = !good || start.delivery.raw() % 5 == 0;
+            let verdict = if good { OK } else { REFUSED };
+            settle(&mut queue, at(second), start.delivery.raw(), &verdict);
+            queue.recorded(at(second), start.delivery);
+        }
+    }
+    assert_eq!(queue.standing(at(60), LANE), Standing::Closed);
+    assert_eq!(firsts, 600, "fresh messages are not held by it");
+    assert!(retries <= 10 + 60 + firsts / 5, "{retries}");
+    assert!(retries > 60, "postponed, not dropped: {retries}");
+}
+
+#[test]
+fn engagement_messages_wait_for_the_off_peak_window_and_others_do_not() {
+    let mut queue = queue(Order::Fifo);
+    let midnight = Timestamp::from_millis(NOW.as_millis() / 86_400_000 * 86_400_000);
+    let noon = midnight + seconds(12 * 3_600);
+    let offsets = Arc::new(Offsets::fixed(0).expect("UTC is an offset"));
+    let window = OffPeak::new(20 * 60, 7 * 60, offsets).expect("a window over midnight");
+    set(&mut queue, LaneSettings { off_peak: Some(window), ..settings(LANE, Order::Fifo) });
+    for (id, tier) in Tier::ALL.into_iter().enumerate() {
+        let born = Delivery { tier, state: State::Queued { due: noon }, ..delivery(id as u64) };
+        assert_eq!(queue.admit(noon, born, Place::Ready), Admission::Taken);
+    }
+    assert_eq!(exchange(&mut queue, noon, &OK, 10).len(), 2);
+    let evening = midnight + seconds(20 * 3_600);
+    assert_eq!(why(&queue, noon, 2), Hold { why: Why::OffPeak, until: Some(evening) });
+    assert!(queue.wake_at().is_some_and(|wake| wake <= evening));
+    assert_eq!(exchange(&mut queue, evening, &OK, 10), [2]);
+}
+
+#[test]
+fn a_shared_rate_is_kept_over_all_its_lanes() {
+    let mut queue = Queue::new(Limits::default());
+    let origin = OriginId::of("https://push.example.com");
+    queue.set_shared(NOW, SharedGate::Origin(origin), SharedSettings { rate: Some(Rate::per_second(5)), rule: None });
+    for lane in 1..=4 {
+        let lane = LaneId::from_raw(lane);
+        set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
+        for id in 0..20 {
+            admit(&mut queue, &Delivery { lane, ..delivery(lane.raw() * 100 + id) });
+        }
+    }
+    let sent: usize =
+        (0..4_000).map(|ms| exchange(&mut queue, NOW + Duration::from_millis(ms), &OK, 10).len()).sum();
+    assert_eq!(sent, 20);
+}
+
+#[test]
+fn what_is_known_of_a_destination_is_forgotten_when_it_is_worth_nothing() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    assert_eq!(exchange(&mut queue, NOW, &OK, 10), [1]);
+    assert!(queue.knows_lane(LANE));
+    let wake = queue.wake_at().expect("somebody looks at it again");
+    assert_eq!(send(&mut queue, wake), None);
+    assert!(!queue.knows_lane(LANE) && queue.wake_at().is_none());
+}

@@ -444,8 +444,10 @@ impl Queue {
     /// Passes over entries whose delivery has ended or left since: they cost the lane no turn.
     fn pop_ready(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         loop {
-            let lane = self.lane_mut(index);
-            let id = lane.pop_postponed(tier, now).or_else(|| lane.pop(tier))?;
+            let items = &self.items;
+            let waited = |id| items.get(&id).map_or(Duration::ZERO, |item| now.since(item.delivery.born));
+            let lane = self.lanes[index as usize].as_mut().expect("an indexed lane is there");
+            let id = lane.pop_postponed(tier, now).or_else(|| lane.pop(tier, waited))?;
             let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Ready) else { continue };
             if item.delivery.attempts > 0 && !self.may_retry(index, now) {
                 self.postpone(index, tier, id, now);

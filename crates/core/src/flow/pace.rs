@@ -13,16 +13,16 @@ use crate::time::Timestamp;
 /// In thousandths a second: nobody is fed slower than one a second.
 const LEAST: u64 = 1_000;
 /// A recovery begins at this share of what the receiver took when it was well.
-const BEGIN: (u64, u64) = (1, 2);
+const BEGIN: (u64, u64) = (2, 3);
 /// The least a recovery begins at: a receiver that was never seen busy is no weakling for that.
 const BEGIN_LEAST: u64 = 5_000;
 /// Quick growth ends here: one and a half times what it took when it was well.
 const CEILING: (u64, u64) = (3, 2);
 /// Growth a second below the ceiling, and beyond it.
 const QUICK: (u64, u64) = (13, 10);
-const SLOW: (u64, u64) = (51, 50);
+const SLOW: (u64, u64) = (101, 100);
 /// What is left of the pace when latency does not hold, once a second.
-const EASE: (u64, u64) = (9, 10);
+const EASE: (u64, u64) = (19, 20);
 /// Growth and cuts happen once in this time.
 const STEP: Duration = Duration::from_secs(1);
 /// A pace that has held nothing back for this long has done its work.
@@ -169,8 +169,8 @@ mod tests {
             pace.answered(NOW + seconds(second), Answer::Well);
             rates.push(pace.rate());
         }
-        assert_eq!(rates[..6], [15_000, 19_500, 25_350, 32_955, 42_841, 45_000]);
-        assert!(rates[6..].windows(2).all(|pair| pair[1] > pair[0] && pair[1] <= pair[0] * 103 / 100), "{rates:?}");
+        assert_eq!(rates[..5], [20_000, 26_000, 33_800, 43_940, 45_000]);
+        assert!(rates[5..].windows(2).all(|pair| pair[1] > pair[0] && pair[1] <= pair[0] * 103 / 100), "{rates:?}");
     }
 
     #[test]
@@ -189,9 +189,9 @@ mod tests {
     fn it_never_grows_without_an_answer_that_says_it_may() {
         let mut pace = Pace::recovering(NOW, 30_000);
         pace.answered(NOW + seconds(100), Answer::Nothing);
-        assert_eq!(pace.rate(), 15_000);
+        assert_eq!(pace.rate(), 20_000);
         pace.answered(NOW + seconds(101), Answer::Slowly);
-        assert_eq!(pace.rate(), 13_500);
+        assert_eq!(pace.rate(), 19_000);
     }
 
     #[test]

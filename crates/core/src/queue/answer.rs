@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::drain::{Drain, YOUNG};
+use super::drain::Drain;
 use super::lane::LaneSettings;
 use super::shared::Heard;
 use super::{Flight, Queue, Stage};
@@ -85,7 +85,8 @@ impl Queue {
         let took_lately = flow.breaker.successes_per_second(now);
         match &mut flow.pace {
             Some(pace) => pace.answered(now, said),
-            None if said == pace::Answer::TooMuch => {
+            // While it is not closed the breaker is all the pace there is.
+            None if said == pace::Answer::TooMuch && flow.breaker.standing(now) == Standing::Closed => {
                 flow.healthy = took_lately;
                 flow.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
             }
@@ -130,8 +131,7 @@ impl Queue {
 
     /// A lane's destination is well again: what waits becomes due and is paced.
     pub(super) fn recovered(&mut self, index: u32, now: Timestamp) {
-        let young_from = self.marks.before(now - YOUNG);
-        let fresh_from = self.marks.next();
+        let drain = Drain::new(now, self.marks.next(), |at| self.marks.since(at));
         let lane = self.lane_mut(index);
         let (id, strict) = (lane.id, lane.is_strict());
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
@@ -139,7 +139,7 @@ impl Queue {
         flow.pace = Some(Pace::recovering(now, flow.healthy));
         let retries = std::mem::take(&mut flow.retries);
         if !strict {
-            lane.begin_drain(Drain::new(now, young_from, fresh_from));
+            lane.begin_drain(drain);
         }
         self.tell_spilling(index, before);
         self.troubled.remove(&id);

@@ -1,11 +1,11 @@
 //! A backlog on its way out (E2): what waited when a breaker closed is kept apart from what comes
 //! after, so that fresh messages do not queue behind it.
 //!
-//! Three parts, each in the lane's own order: *fresh* is what was born since (it stays in the lane's
-//! own queue), *young* had waited a short time only, *backlog* is the rest. Four of five sends are
-//! fresh where both wait; what fresh work leaves over goes to the young, then to the backlog. The
-//! young come first because most of them were born when the receiver was well again and nobody
-//! knew: they are news, the backlog is not.
+//! Parts, each in the lane's own order: *fresh* is what was born since (it stays in the lane's own
+//! queue); of the rest, what had waited least goes first, in steps, and the backlog proper is last.
+//! Nobody knows when the receiver became well again: the shorter something had waited, the more
+//! likely it was born after that, and is news. Where both wait, four of five sends are fresh, but a
+//! fresh one first gives way for a moment to what had waited less than a minute.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -15,22 +15,38 @@ use crate::id::DeliveryId;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// What had waited less than this when the breaker closed is young.
-pub(super) const YOUNG: Duration = Duration::from_secs(45);
+/// What had waited less than this when the breaker closed goes before what had waited longer. The
+/// last step is the longest a breaker holds while messages wait: what is older was surely born
+/// while the receiver was down.
+pub(super) const STEPS: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(36), Duration::from_secs(60)];
+
+/// A fresh one gives way until it has waited this long itself.
+const GIVES_WAY: Duration = Duration::from_millis(4_200);
 
 /// Fresh ones in a row while others wait.
 const FRESH_IN_A_ROW: u8 = 4;
+
+/// The parts that are kept apart: one for each step, and the backlog.
+const APART: usize = STEPS.len() + 1;
 
 /// Which of a draining lane's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Fresh,
-    Young,
-    Backlog,
+    /// What had waited until this step; the last one is the backlog.
+    Waited(u8),
 }
 
-/// The parts in the order they are paged in.
-pub(super) const PARTS: [Part; 3] = [Part::Fresh, Part::Young, Part::Backlog];
+impl Part {
+    /// All of them, in the order they are paged in.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Fresh).chain((0..APART).map(Self::waited))
+    }
+
+    fn waited(step: usize) -> Self {
+        Self::Waited(u8::try_from(step).expect("a handful of steps"))
+    }
+}
 
 /// The rows of a queue from one id (with it) to another (without it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,65 +71,61 @@ impl Span {
 #[derive(Debug)]
 pub(super) struct Drain {
     begun: Timestamp,
-    /// The first id of the young, and of the fresh.
-    young_from: DeliveryId,
-    fresh_from: DeliveryId,
-    /// By tier: young, then backlog.
-    ready: [[Ready; 3]; 2],
-    overflow: [[Overflow; 3]; 2],
+    /// The first id of what is fresh, then of each step: they descend.
+    from: [DeliveryId; APART],
+    /// By part and tier.
+    ready: [[Ready; 3]; APART],
+    overflow: [[Overflow; 3]; APART],
     fresh_in_a_row: u8,
 }
 
 impl Drain {
-    pub(super) fn new(begun: Timestamp, young_from: DeliveryId, fresh_from: DeliveryId) -> Self {
-        let young_from = young_from.min(fresh_from);
-        Self {
-            begun,
-            young_from,
-            fresh_from,
-            ready: Default::default(),
-            overflow: Default::default(),
-            fresh_in_a_row: 0,
+    /// Begins one; `since` gives the first id that may be from a time or later.
+    pub(super) fn new(begun: Timestamp, fresh_from: DeliveryId, since: impl Fn(Timestamp) -> DeliveryId) -> Self {
+        let mut from = [fresh_from; APART];
+        for (step, waited) in STEPS.into_iter().enumerate() {
+            from[step + 1] = since(begun - waited).min(from[step]);
         }
+        Self { begun, from, ready: Default::default(), overflow: Default::default(), fresh_in_a_row: 0 }
     }
 
     pub(super) fn part(&self, born: Timestamp) -> Part {
         if born >= self.begun {
-            Part::Fresh
-        } else if born + YOUNG > self.begun {
-            Part::Young
-        } else {
-            Part::Backlog
+            return Part::Fresh;
         }
+        let waited = self.begun.since(born);
+        Part::waited(STEPS.iter().position(|step| waited < *step).unwrap_or(STEPS.len()))
     }
 
     /// Whose rows these are in the store.
     pub(super) fn part_of_row(&self, id: DeliveryId) -> Part {
-        if id >= self.fresh_from {
-            Part::Fresh
-        } else if id >= self.young_from {
-            Part::Young
-        } else {
-            Part::Backlog
+        match self.from.iter().position(|from| id >= *from) {
+            Some(0) => Part::Fresh,
+            Some(after) => Part::waited(after - 1),
+            None => Part::waited(STEPS.len()),
         }
     }
 
     pub(super) fn span(&self, part: Part) -> Span {
         match part {
-            Part::Fresh => Span { from: self.fresh_from, ..Span::ALL },
-            Part::Young => Span { from: self.young_from, below: self.fresh_from },
-            Part::Backlog => Span { below: self.young_from, ..Span::ALL },
+            Part::Fresh => Span { from: self.from[0], ..Span::ALL },
+            Part::Waited(step) => {
+                let step = usize::from(step);
+                let from = self.from.get(step + 1).copied().unwrap_or(Span::ALL.from);
+                Span { from, below: self.from[step] }
+            }
         }
     }
 
-    pub(super) fn push(&mut self, part: Part, tier: Tier, rank: Reverse<u64>) {
-        self.ready[apart(part)][tier.index()].push(rank);
+    pub(super) fn push(&mut self, step: u8, tier: Tier, rank: Reverse<u64>) {
+        self.ready[usize::from(step)][tier.index()].push(rank);
     }
 
-    /// The next of those kept apart, unless it is the turn of a fresh one.
-    pub(super) fn pop(&mut self, tier: Tier, fresh_waits: bool) -> Option<Reverse<u64>> {
-        let apart = if self.has_ready(tier) { Some(()) } else { None };
-        if fresh_waits && (apart.is_none() || self.fresh_in_a_row < FRESH_IN_A_ROW) {
+    /// The next of those kept apart, unless it is the turn of a fresh one that has waited so long.
+    pub(super) fn pop(&mut self, tier: Tier, fresh: Option<Duration>) -> Option<Reverse<u64>> {
+        let young_waits = self.ready[..STEPS.len()].iter().any(|part| !part[tier.index()].is_empty());
+        let gives_way = fresh.is_some_and(|waited| young_waits && waited < GIVES_WAY);
+        if fresh.is_some() && !gives_way && (self.fresh_in_a_row < FRESH_IN_A_ROW || !self.has_ready(tier)) {
             self.fresh_in_a_row = self.fresh_in_a_row.saturating_add(1).min(FRESH_IN_A_ROW);
             return None;
         }
@@ -125,8 +137,8 @@ impl Drain {
         self.ready.iter().any(|part| !part[tier.index()].is_empty())
     }
 
-    pub(super) fn ready_count(&self, part: Part, tier: Tier) -> usize {
-        self.ready[apart(part)][tier.index()].len()
+    pub(super) fn ready_count(&self, step: u8, tier: Tier) -> usize {
+        self.ready[usize::from(step)][tier.index()].len()
     }
 
     pub(super) fn take_ready(&mut self, tier: Tier, into: &mut Vec<Reverse<u64>>) {
@@ -135,15 +147,17 @@ impl Drain {
         }
     }
 
-    pub(super) fn overflow(&mut self, part: Part, tier: usize) -> &mut Overflow {
-        &mut self.overflow[apart(part)][tier]
+    pub(super) fn overflow(&mut self, step: u8, tier: usize) -> &mut Overflow {
+        &mut self.overflow[usize::from(step)][tier]
     }
 
-    pub(super) fn set_more(&mut self, more: bool) {
-        let overflow = if more { Overflow::UNKNOWN } else { Overflow::default() };
-        self.overflow = [[overflow; 3]; 2];
-        if self.young_from == self.fresh_from {
-            self.overflow[0] = Default::default();
+    /// Looks for rows behind the window in every part that can have some.
+    pub(super) fn look_behind(&mut self) {
+        for step in 0..APART {
+            let span = self.span(Part::waited(step));
+            if span.from < span.below {
+                self.overflow[step] = [Overflow::UNKNOWN; 3];
+            }
         }
     }
 
@@ -160,8 +174,4 @@ impl Drain {
         self.overflow.iter().flatten().all(|queue| !queue.is_spilling())
             && self.ready.iter().flatten().all(Ready::is_empty)
     }
-}
-
-fn apart(part: Part) -> usize {
-    usize::from(part == Part::Backlog)
 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::drain::{Drain, Part};
 use super::flow::Flow;
@@ -185,8 +186,11 @@ impl Lane {
     pub(super) fn overflow(&mut self, part: Part, tier: Tier) -> &mut Overflow {
         let at = self.paged_as(tier);
         match self.flow.as_mut().and_then(|flow| flow.drain.as_mut()) {
-            Some(drain) if part != Part::Fresh => drain.overflow(part, at),
-            _ => &mut self.overflow[at],
+            Some(drain) => match part {
+                Part::Fresh => &mut self.overflow[at],
+                Part::Waited(step) => drain.overflow(step, at),
+            },
+            None => &mut self.overflow[at],
         }
     }
 
@@ -269,20 +273,23 @@ impl Lane {
 
     pub(super) fn push(&mut self, tier: Tier, part: Part, id: DeliveryId) {
         let rank = self.ranked(id);
-        match self.drain_mut() {
-            Some(drain) if part != Part::Fresh => drain.push(part, tier, rank),
+        match (self.drain_mut(), part) {
+            (Some(drain), Part::Waited(step)) => drain.push(step, tier, rank),
             _ => self.ready[tier.index()].push(rank),
         }
     }
 
-    /// The next one of a tier. While a backlog drains, four of five are fresh where both wait.
-    pub(super) fn pop(&mut self, tier: Tier) -> Option<DeliveryId> {
-        let fresh = !self.ready[tier.index()].is_empty();
-        let apart = self.drain_mut().and_then(|drain| drain.pop(tier, fresh));
-        let Reverse(rank) = match apart {
-            Some(rank) => rank,
-            None => self.ready[tier.index()].pop()?,
-        };
+    /// The next one of a tier. While a backlog drains, `waited` says how long the first of the fresh
+    /// has waited.
+    pub(super) fn pop(&mut self, tier: Tier, waited: impl Fn(DeliveryId) -> Duration) -> Option<DeliveryId> {
+        if self.drain().is_some() {
+            let first = self.ready[tier.index()].peek().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(*rank)));
+            let fresh = first.map(waited);
+            if let Some(Reverse(rank)) = self.drain_mut().and_then(|drain| drain.pop(tier, fresh)) {
+                return Some(DeliveryId::from_raw(self.rank(rank)));
+            }
+        }
+        let Reverse(rank) = self.ready[tier.index()].pop()?;
         Some(DeliveryId::from_raw(self.rank(rank)))
     }
 
@@ -296,8 +303,8 @@ impl Lane {
 
     /// How many of a queue's may go.
     pub(super) fn ready_count(&self, part: Part, tier: Tier) -> usize {
-        match self.drain() {
-            Some(drain) if part != Part::Fresh => drain.ready_count(part, tier),
+        match (self.drain(), part) {
+            (Some(drain), Part::Waited(step)) => drain.ready_count(step, tier),
             _ => self.ready[tier.index()].len(),
         }
     }
@@ -350,7 +357,9 @@ impl Lane {
         let more = self.regroup();
         let Some(flow) = &mut self.flow else { return };
         let mut drain = Box::new(drain);
-        drain.set_more(more);
+        if more {
+            drain.look_behind();
+        }
         flow.drain = Some(drain);
     }
 

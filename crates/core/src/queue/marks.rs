@@ -1,4 +1,4 @@
-//! Which ids there were at which time, for a minute back: tells the rows of a young backlog apart.
+//! Which ids there were at which time, for a minute back: tells rows apart by how long they have waited.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::id::{DeliveryId, Key};
 use crate::time::Timestamp;
 
-const EVERY: Duration = Duration::from_secs(5);
-const KEPT: usize = 16;
+const EVERY: Duration = Duration::from_secs(2);
+const KEPT: usize = 40;
 
 /// The highest id seen, and what it was every few seconds.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Marks {
     }
 
     /// The first id that may be from `at` or later; when that is not known, what comes next.
-    pub(super) fn before(&self, at: Timestamp) -> DeliveryId {
+    pub(super) fn since(&self, at: Timestamp) -> DeliveryId {
         let mark = self.past.iter().find(|(seen, _)| *seen >= at);
         mark.map_or_else(|| self.next(), |(_, highest)| DeliveryId(Key::from_raw(*highest).plus(1)))
     }
@@ -51,8 +51,8 @@ mod tests {
             marks.see(at(second), DeliveryId::from_raw(second.cast_unsigned() * 10));
         }
         assert_eq!(marks.next(), DeliveryId::from_raw(1_991));
-        let young = marks.before(at(155)).raw();
+        let young = marks.since(at(155)).raw();
         assert!((1_541..=1_591).contains(&young), "{young}");
-        assert_eq!(marks.before(at(500)), marks.next());
+        assert_eq!(marks.since(at(500)), marks.next());
     }
 }

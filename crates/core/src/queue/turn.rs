@@ -347,3 +347,6 @@ impl Turn {
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

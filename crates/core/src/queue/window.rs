@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::drain::{PARTS, Part, Span};
+use super::drain::{Part, Span};
 use super::lane::{Lane, LaneSettings, Order, Overflow};
 use super::timer::Timer;
 use super::{Item, Place, Queue, Stage};
@@ -168,7 +168,7 @@ impl Queue {
                 PageWanted { lane, tier: Tier::ALL[0], order, span: Span::ALL, limit: 1 }
             });
         }
-        for part in PARTS.into_iter().take(if entry.drain().is_some() { PARTS.len() } else { 1 }) {
+        for part in Part::all().take(if entry.drain().is_some() { usize::MAX } else { 1 }) {
             for tier in Tier::ALL {
                 let (kept, half) = (entry.kept[tier.index()], per_queue / 2);
                 let has_room = if entry.drain().is_some() {

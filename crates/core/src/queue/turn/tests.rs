@@ -1,0 +1,541 @@
+//! Whose turn it is, one rule at a time, and the books under any order of events.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+/// More slots than any of these tests uses.
+const UNCAPPED: u32 = 1_000;
+const USUAL: Duration = Duration::from_millis(100);
+const TIER: Tier = Tier::Promotional;
+
+fn id(tenant: u64) -> TenantId {
+    TenantId::from_raw(tenant)
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// A tenant with lanes that wait in [`TIER`]; which lane is whose is plain from its number.
+fn with_lanes(turn: &mut Turn, tenant: u64, lanes: u32) -> u32 {
+    let index = turn.tenant(id(tenant), NOW);
+    let first = u32::try_from(tenant).expect("a few tenants") * 100;
+    (first..first + lanes).for_each(|lane| turn.join(TIER, index, lane, NOW));
+    index
+}
+
+fn take(turn: &mut Turn) -> Taken {
+    turn.take(UNCAPPED, NOW).expect("somebody waits")
+}
+
+/// Sends the next one; it is under way when this returns.
+fn send(turn: &mut Turn, expected: Duration) -> Taken {
+    let taken = take(turn);
+    turn.sent(taken, expected, NOW);
+    taken
+}
+
+/// Sends one after the other, each lane waiting again at once. What an attempt takes is the
+/// tenant's own.
+fn picks(turn: &mut Turn, count: usize, expected: Duration, took: impl Fn(u32) -> Duration) -> Vec<Taken> {
+    let one = |_| {
+        let taken = send(turn, expected);
+        turn.landed(taken.tier, taken.tenant, expected, took(taken.tenant));
+        turn.join(taken.tier, taken.tenant, taken.lane, NOW);
+        taken
+    };
+    (0..count).map(one).collect()
+}
+
+fn by_tier(picks: &[Taken]) -> [usize; 3] {
+    Tier::ALL.map(|tier| picks.iter().filter(|taken| taken.tier == tier).count())
+}
+
+fn of_tenant(picks: &[Taken], tenant: u32) -> usize {
+    picks.iter().filter(|taken| taken.tenant == tenant).count()
+}
+
+// --- tiers ---
+
+/// One tenant with a lane in each of these tiers.
+fn with_tiers(tiers: &[Tier]) -> (Turn, u32) {
+    let mut turn = Turn::default();
+    let tenant = turn.tenant(id(1), NOW);
+    for tier in tiers {
+        turn.join(*tier, tenant, 0, NOW);
+    }
+    (turn, tenant)
+}
+
+#[test]
+fn tiers_are_picked_by_weight_and_the_lowest_gets_a_twentieth() {
+    let (mut turn, _) = with_tiers(&Tier::ALL);
+    let picked = by_tier(&picks(&mut turn, 19_000, USUAL, |_| USUAL));
+    assert!(picked[2] >= 19_000 / 20, "{picked:?}");
+    assert!(picked[2] < 19_000 / 18, "no more than that: {picked:?}");
+    assert_eq!(picked[0] / picked[1], 4, "{picked:?}");
+    assert!(picked[0].abs_diff(picked[1] * 4) <= 4, "{picked:?}");
+}
+
+#[test]
+fn two_tiers_share_by_their_weights() {
+    let (mut turn, _) = with_tiers(&[Tier::Transactional, Tier::Promotional]);
+    assert_eq!(by_tier(&picks(&mut turn, 500, USUAL, |_| USUAL)), [400, 100, 0]);
+}
+
+#[test]
+fn an_idle_tier_saves_nothing_up() {
+    let (mut turn, tenant) = with_tiers(&[Tier::Transactional]);
+    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    turn.join(Tier::Engagement, tenant, 1, NOW);
+    let picked = by_tier(&picks(&mut turn, 15, USUAL, |_| USUAL));
+    assert_eq!(picked, [14, 0, 1], "it gets one pick, and then waits for its weight");
+}
+
+#[test]
+fn a_tier_that_comes_is_picked_at_once_whatever_the_others_have_had() {
+    let (mut turn, tenant) = with_tiers(&[Tier::Promotional, Tier::Engagement]);
+    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    turn.join(Tier::Transactional, tenant, 1, NOW);
+    let first: Vec<Tier> = picks(&mut turn, 3, USUAL, |_| USUAL).iter().map(|taken| taken.tier).collect();
+    assert!(first.contains(&Tier::Transactional), "{first:?}");
+}
+
+#[test]
+fn every_thirty_seconds_of_waiting_double_what_a_tier_weighs_up_to_sixty_four_times() {
+    let cases = [(0, 1), (29, 1), (30, 2), (59, 2), (60, 4), (90, 8), (180, 64), (100_000, 64)];
+    for (waited, times) in cases {
+        let (mut turn, _) = with_tiers(&[Tier::Promotional]);
+        let taken = take(&mut turn);
+        turn.sent(taken, USUAL, NOW + seconds(waited));
+        assert_eq!(turn.tiers[1].passed, STRIDE / 4 / times, "{waited} s");
+    }
+}
+
+#[test]
+fn a_lane_that_waits_again_waits_from_then_on() {
+    let (mut turn, tenant) = with_tiers(&[Tier::Promotional]);
+    let later = NOW + seconds(45);
+    let taken = take(&mut turn);
+    assert_eq!(taken.since, NOW);
+    turn.join(TIER, tenant, taken.lane, later);
+    assert_eq!(take(&mut turn).since, later);
+}
+
+// --- tenants ---
+
+#[test]
+fn lanes_of_a_tenant_take_turns() {
+    let mut turn = Turn::default();
+    with_lanes(&mut turn, 0, 3);
+    let lanes: Vec<u32> = picks(&mut turn, 6, USUAL, |_| USUAL).iter().map(|taken| taken.lane).collect();
+    assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn a_tenant_with_many_lanes_gets_no_more_than_one_with_a_single_lane() {
+    let mut turn = Turn::default();
+    let (many, single) = (with_lanes(&mut turn, 1, 50), with_lanes(&mut turn, 2, 1));
+    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    assert_eq!((of_tenant(&picked, many), of_tenant(&picked, single)), (50, 50));
+}
+
+#[test]
+fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
+    let mut turn = Turn::default();
+    let (slow, quick) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
+    let took = |tenant| if tenant == slow { seconds(1) } else { USUAL };
+    // Everybody is expected to be as quick: what an attempt took is put right when it has ended.
+    let picked = picks(&mut turn, 1_100, USUAL, took);
+    assert!(of_tenant(&picked, slow).abs_diff(100) <= 1, "{}", of_tenant(&picked, slow));
+    assert!(of_tenant(&picked, quick).abs_diff(1_000) <= 1, "{}", of_tenant(&picked, quick));
+}
+
+#[test]
+fn what_is_under_way_counts_as_long_as_it_is_expected_to_take() {
+    let mut turn = Turn::default();
+    let (slow, quick) = (with_lanes(&mut turn, 1, 20), with_lanes(&mut turn, 2, 20));
+    let mut sent = [0, 0];
+    for _ in 0..11 {
+        let taken = take(&mut turn);
+        turn.sent(taken, if taken.tenant == slow { seconds(1) } else { USUAL }, NOW);
+        sent[usize::from(taken.tenant == quick)] += 1;
+    }
+    assert_eq!(sent, [1, 10], "nothing has ended yet");
+}
+
+#[test]
+fn tenants_share_by_their_weights() {
+    let mut turn = Turn::default();
+    let tenants = [(1, 1_000), (2, 2_000), (3, 4_000)].map(|(tenant, weight_milli)| {
+        turn.set(TenantSettings { weight_milli, ..TenantSettings::new(id(tenant)) }, NOW);
+        with_lanes(&mut turn, tenant, 1)
+    });
+    let picked = picks(&mut turn, 7_000, USUAL, |_| USUAL);
+    assert_eq!(tenants.map(|tenant| of_tenant(&picked, tenant)), [1_000, 2_000, 4_000]);
+}
+
+#[test]
+fn a_weight_that_changes_counts_from_then_on() {
+    let mut turn = Turn::default();
+    let (heavy, light) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
+    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    turn.set(TenantSettings { weight_milli: 3_000, ..TenantSettings::new(id(1)) }, NOW);
+    let picked = picks(&mut turn, 400, USUAL, |_| USUAL);
+    assert_eq!((of_tenant(&picked, heavy), of_tenant(&picked, light)), (300, 100));
+}
+
+#[test]
+fn a_weight_of_zero_is_the_least_weight_there_is() {
+    let mut turn = Turn::default();
+    turn.set(TenantSettings { weight_milli: 0, ..TenantSettings::new(id(1)) }, NOW);
+    let (least, usual) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
+    let picked = picks(&mut turn, 2_002, USUAL, |_| USUAL);
+    assert_eq!((of_tenant(&picked, least), of_tenant(&picked, usual)), (2, 2_000));
+}
+
+#[test]
+fn an_idle_tenant_saves_nothing_up() {
+    let mut turn = Turn::default();
+    let busy = with_lanes(&mut turn, 1, 1);
+    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    let late = with_lanes(&mut turn, 2, 1);
+    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    assert!(of_tenant(&picked, late).abs_diff(of_tenant(&picked, busy)) <= 1, "{picked:?}");
+}
+
+#[test]
+fn a_tenant_that_comes_waits_for_no_more_than_one_turn_of_the_others() {
+    let mut turn = Turn::default();
+    for tenant in 1..=5 {
+        with_lanes(&mut turn, tenant, 3);
+    }
+    picks(&mut turn, 1_003, USUAL, |_| USUAL);
+    let late = with_lanes(&mut turn, 6, 1);
+    assert!(of_tenant(&picks(&mut turn, 6, USUAL, |_| USUAL), late) >= 1);
+}
+
+#[test]
+fn what_a_tenant_has_had_in_one_tier_does_not_count_in_another() {
+    let mut turn = Turn::default();
+    let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 1));
+    turn.join(Tier::Transactional, tenants[0], 0, NOW);
+    let picked = picks(&mut turn, 500, USUAL, |_| USUAL);
+    let promotional: Vec<Taken> = picked.into_iter().filter(|taken| taken.tier == TIER).collect();
+    assert_eq!(tenants.map(|tenant| of_tenant(&promotional, tenant)), [50, 50]);
+}
+
+// --- how many slots a tenant may hold ---
+
+#[test]
+fn a_tenant_holds_no_more_than_the_cap_beside_others_and_gets_on_when_one_has_landed() {
+    let mut turn = Turn::default();
+    let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
+    let mut sent = Vec::new();
+    while let Some(taken) = turn.take(4, NOW) {
+        turn.sent(taken, USUAL, NOW);
+        sent.push(taken);
+    }
+    assert_eq!(tenants.map(|tenant| of_tenant(&sent, tenant)), [4, 4]);
+    let held = Some(Hold { why: Why::Concurrency, until: None });
+    assert_eq!([turn.holding(id(1), NOW), turn.holding(id(2), NOW)], [held, held]);
+
+    turn.landed(TIER, tenants[1], USUAL, USUAL);
+    assert_eq!(turn.holding(id(2), NOW), None);
+    let next = turn.take(4, NOW).expect("a slot of the second is free");
+    assert_eq!(next.tenant, tenants[1]);
+    turn.sent(next, USUAL, NOW);
+    assert_eq!(turn.take(4, NOW), None);
+}
+
+#[test]
+fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
+    let mut turn = Turn::default();
+    let (capped, other) = (with_lanes(&mut turn, 1, 10), with_lanes(&mut turn, 2, 10));
+    turn.set(TenantSettings { weight_milli: 100_000, ..TenantSettings::new(id(1)) }, NOW);
+    let mut sent = Vec::new();
+    for _ in 0..6 {
+        let taken = turn.take(3, NOW).expect("the second has lanes and slots");
+        turn.sent(taken, USUAL, NOW);
+        sent.push(taken);
+    }
+    assert_eq!((of_tenant(&sent, capped), of_tenant(&sent, other)), (3, 3));
+}
+
+#[test]
+fn a_tenant_alone_may_hold_every_slot() {
+    let mut turn = Turn::default();
+    with_lanes(&mut turn, 1, 10);
+    for _ in 0..10 {
+        let taken = turn.take(2, NOW).expect("nobody else is there");
+        turn.sent(taken, USUAL, NOW);
+    }
+}
+
+#[test]
+fn a_tenant_that_left_does_not_count_any_more() {
+    let mut turn = Turn::default();
+    with_lanes(&mut turn, 1, 10);
+    let gone = with_lanes(&mut turn, 2, 1);
+    let mut sent = Vec::new();
+    while let Some(taken) = turn.take(2, NOW) {
+        turn.sent(taken, USUAL, NOW);
+        sent.push(taken);
+    }
+    assert_eq!(sent.len(), 3, "two of the first, one of the second");
+    sent.iter().for_each(|taken| turn.landed(TIER, taken.tenant, USUAL, USUAL));
+
+    let mut holds = |after: Duration| {
+        let more: Vec<Taken> = std::iter::from_fn(|| {
+            let taken = turn.take(2, NOW + after)?;
+            turn.sent(taken, USUAL, NOW);
+            Some(taken)
+        })
+        .collect();
+        more.iter().for_each(|taken| turn.landed(TIER, taken.tenant, USUAL, USUAL));
+        more.len()
+    };
+    let just_there = PRESENT - Duration::from_millis(1);
+    assert_eq!(holds(just_there), 2, "it sent something a moment ago");
+    assert_eq!(holds(PRESENT), 6, "all the others of the first tenant");
+    assert!(turn.tenants[gone as usize].is_none());
+    assert_eq!(turn.tenant(id(3), NOW), gone, "its place is free");
+}
+
+#[test]
+fn a_tenant_with_work_or_an_attempt_under_way_is_there_however_long_it_takes() {
+    let mut turn = Turn::default();
+    with_lanes(&mut turn, 1, 1);
+    with_lanes(&mut turn, 2, 1);
+    let under_way = send(&mut turn, USUAL);
+    let much_later = NOW + seconds(100_000);
+    let waiting = turn.take(UNCAPPED, much_later).expect("the other one waits");
+    turn.join(TIER, waiting.tenant, waiting.lane, NOW);
+    assert_ne!(under_way.tenant, waiting.tenant);
+    assert_eq!(turn.take(1, much_later).map(|taken| taken.tenant), Some(waiting.tenant));
+    assert_eq!(turn.index.len(), 2);
+}
+
+// --- a tenant's rate ---
+
+fn limited(tenant: u64, rate: Rate) -> TenantSettings {
+    TenantSettings { rate: Some(rate), ..TenantSettings::new(id(tenant)) }
+}
+
+#[test]
+fn a_tenant_out_of_tokens_says_when_it_has_one_and_waits_until_it_is_woken() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(10).with_burst(2)), NOW);
+    with_lanes(&mut turn, 1, 5);
+    send(&mut turn, USUAL);
+    send(&mut turn, USUAL);
+    assert_eq!(turn.take_wakes(), []);
+    assert_eq!(turn.take(UNCAPPED, NOW), None);
+
+    let then = NOW + Duration::from_millis(100);
+    assert_eq!(turn.take_wakes(), [(then, id(1))]);
+    assert_eq!(turn.holding(id(1), NOW), Some(Hold { why: Why::RateLimit, until: Some(then) }));
+    assert_eq!(turn.take(UNCAPPED, then), None, "nobody has woken it");
+    turn.wake(id(1));
+    let taken = turn.take(UNCAPPED, then).expect("a token is there");
+    turn.sent(taken, USUAL, then);
+    assert_eq!(turn.take(UNCAPPED, then), None);
+    assert_eq!(turn.take_wakes(), [(then + Duration::from_millis(100), id(1))]);
+}
+
+#[test]
+fn a_landing_gives_no_token() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(1)), NOW);
+    with_lanes(&mut turn, 1, 5);
+    let taken = send(&mut turn, USUAL);
+    assert_eq!(turn.take(UNCAPPED, NOW), None);
+    turn.landed(TIER, taken.tenant, USUAL, USUAL);
+    assert_eq!(turn.take(UNCAPPED, NOW), None);
+}
+
+#[test]
+fn an_attempt_not_made_gives_its_token_its_slot_and_its_time_back() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let tenant = with_lanes(&mut turn, 1, 2);
+    let before = turn.tenant_mut(tenant).shares[TIER.index()].had;
+    let taken = send(&mut turn, USUAL);
+    assert_eq!(turn.take(UNCAPPED, NOW), None, "its token is spent");
+
+    turn.put_back(TIER, tenant, USUAL);
+    let entry = turn.tenant_mut(tenant);
+    assert_eq!((entry.shares[TIER.index()].had, entry.in_flight), (before, 0));
+    let again = turn.take(UNCAPPED, NOW).expect("its token is back");
+    assert_ne!(again.lane, taken.lane, "the other lane's turn");
+}
+
+#[test]
+fn a_limited_tenant_does_not_keep_others_from_their_turns() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
+    let picked = picks(&mut turn, 50, USUAL, |_| USUAL);
+    assert_eq!((of_tenant(&picked, slow), of_tenant(&picked, free)), (1, 49));
+}
+
+#[test]
+fn lifting_a_limit_lets_what_waits_go() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(1)), NOW);
+    with_lanes(&mut turn, 1, 2);
+    send(&mut turn, USUAL);
+    assert_eq!(turn.take(UNCAPPED, NOW), None);
+    turn.set(TenantSettings::new(id(1)), NOW);
+    assert!(turn.take(UNCAPPED, NOW).is_some());
+}
+
+#[test]
+fn setting_the_same_limit_again_fills_no_bucket() {
+    let mut turn = Turn::default();
+    let settings = limited(1, Rate::per_second(1));
+    turn.set(settings, NOW);
+    with_lanes(&mut turn, 1, 2);
+    send(&mut turn, USUAL);
+    turn.set(TenantSettings { weight_milli: 7, ..settings }, NOW);
+    assert_eq!(turn.take(UNCAPPED, NOW), None);
+}
+
+#[test]
+fn a_tenant_that_owes_tokens_is_not_forgotten() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::milli(10)), NOW);
+    let tenant = with_lanes(&mut turn, 1, 1);
+    let taken = send(&mut turn, USUAL);
+    turn.landed(TIER, taken.tenant, USUAL, USUAL);
+    let token_is_back = NOW + seconds(100);
+    (0..3).for_each(|_| assert_eq!(turn.take(UNCAPPED, token_is_back - Duration::from_millis(1)), None));
+    assert!(turn.tenants[tenant as usize].is_some(), "coming back must not fill its bucket");
+    (0..3).for_each(|_| assert_eq!(turn.take(UNCAPPED, token_is_back), None));
+    assert!(turn.tenants[tenant as usize].is_none());
+}
+
+// --- under any order of events ---
+
+/// Something that happens. Numbers choose among what is there at the time.
+#[derive(Clone, Debug)]
+enum Op {
+    Join { tenant: u64, tier: Tier },
+    Send { cap: u32, expected: Duration },
+    Pass,
+    Land(usize, Duration),
+    PutBack(usize),
+    Set { tenant: u64, weight_milli: u32, rate: Option<Rate> },
+    Wake(u64),
+    Wait(Duration),
+}
+
+const TENANTS: std::ops::Range<u64> = 0..5;
+
+fn an_op() -> impl Strategy<Value = Op> {
+    let tier = prop::sample::select(Tier::ALL.to_vec());
+    let time = prop::sample::select(vec![0, 1, 40, 100, 3_000, 61_000]).prop_map(Duration::from_millis);
+    let rate = prop::option::of((0..5_000u64, 1..5u32).prop_map(|(milli, burst)| Rate::milli(milli).with_burst(burst)));
+    prop_oneof![
+        8 => (TENANTS, tier).prop_map(|(tenant, tier)| Op::Join { tenant, tier }),
+        8 => (1..6u32, time.clone()).prop_map(|(cap, expected)| Op::Send { cap, expected }),
+        1 => Just(Op::Pass),
+        6 => (0..100usize, time.clone()).prop_map(|(which, took)| Op::Land(which, took)),
+        1 => (0..100usize).prop_map(Op::PutBack),
+        1 => (TENANTS, 0..5_000u32, rate)
+            .prop_map(|(tenant, weight_milli, rate)| Op::Set { tenant, weight_milli, rate }),
+        1 => TENANTS.prop_map(Op::Wake),
+        2 => time.prop_map(Op::Wait),
+    ]
+}
+
+/// What happened, kept beside the books.
+#[derive(Default)]
+struct Seen {
+    waits: Vec<(Tier, u32)>,
+    under_way: Vec<(Taken, Duration)>,
+    lanes: u32,
+}
+
+fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
+    match op {
+        Op::Join { tenant, tier } => {
+            let index = turn.tenant(id(tenant), *now);
+            turn.join(tier, index, seen.lanes, *now);
+            seen.waits.push((tier, seen.lanes));
+            seen.lanes += 1;
+        }
+        Op::Send { cap, expected } => {
+            let alone = turn.index.len() == 1;
+            if let Some(taken) = turn.take(cap, *now) {
+                let lane = seen.waits.iter().position(|lane| *lane == (taken.tier, taken.lane));
+                seen.waits.swap_remove(lane.expect("only what waits is taken"));
+                turn.sent(taken, expected, *now);
+                seen.under_way.push((taken, expected));
+                let holds = seen.under_way.iter().filter(|(flight, _)| flight.tenant == taken.tenant).count();
+                // Others may have left just now.
+                assert!(alone || turn.index.len() == 1 || holds <= cap as usize, "{holds} of {cap} slots");
+            }
+        }
+        // Taken and barred: it leaves the ring.
+        Op::Pass => {
+            if let Some(taken) = turn.take(UNCAPPED, *now) {
+                seen.waits.retain(|lane| *lane != (taken.tier, taken.lane));
+            }
+        }
+        Op::Land(which, took) => {
+            if !seen.under_way.is_empty() {
+                let (taken, expected) = seen.under_way.swap_remove(which % seen.under_way.len());
+                turn.landed(taken.tier, taken.tenant, expected, took);
+            }
+        }
+        Op::PutBack(which) => {
+            if !seen.under_way.is_empty() {
+                let (taken, expected) = seen.under_way.swap_remove(which % seen.under_way.len());
+                turn.put_back(taken.tier, taken.tenant, expected);
+            }
+        }
+        Op::Set { tenant, weight_milli, rate } => {
+            turn.set(TenantSettings { tenant: id(tenant), weight_milli, rate }, *now);
+        }
+        Op::Wake(tenant) => turn.wake(id(tenant)),
+        Op::Wait(time) => *now = *now + time,
+    }
+}
+
+/// A tenant stands in a tier's order if and only if it has a lane there and nothing keeps it back,
+/// at what it has had.
+fn orders_are_right(turn: &Turn) -> bool {
+    Tier::ALL.into_iter().all(|tier| {
+        let entries = turn.tenants.iter().enumerate().filter_map(|(index, tenant)| {
+            let tenant = tenant.as_ref().filter(|tenant| tenant.blocked.is_none())?;
+            let share = &tenant.shares[tier.index()];
+            let index = u32::try_from(index).expect("a few tenants");
+            (!share.lanes.is_empty()).then_some((share.had, index))
+        });
+        entries.collect::<BTreeSet<_>>() == turn.tiers[tier.index()].order
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_lane_is_lost_and_none_is_taken_twice(ops in prop::collection::vec(an_op(), 1..200)) {
+        let (mut turn, mut seen, mut now) = (Turn::default(), Seen::default(), NOW);
+        for op in ops {
+            happen(&mut turn, &mut seen, &mut now, op);
+            prop_assert!(orders_are_right(&turn), "{turn:?}");
+        }
+        // Everybody may send again: everything that waits is taken, and once.
+        for (taken, expected) in std::mem::take(&mut seen.under_way) {
+            turn.landed(taken.tier, taken.tenant, expected, expected);
+        }
+        TENANTS.for_each(|tenant| turn.set(TenantSettings::new(id(tenant)), now));
+        for _ in 0..seen.waits.len() {
+            happen(&mut turn, &mut seen, &mut now, Op::Pass);
+        }
+        prop_assert_eq!(&seen.waits, &[]);
+        prop_assert_eq!(turn.take(UNCAPPED, now), None);
+    }
+}

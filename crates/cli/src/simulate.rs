@@ -8,8 +8,9 @@ pub(crate) mod chart;
 pub(crate) mod svg;
 mod table;
 
-use std::io::{IsTerminal, stderr};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -79,18 +80,23 @@ enum Down {
 }
 
 /// One sender, and what came of it.
-pub(crate) struct Row {
-    pub(crate) name: String,
-    pub(crate) outcome: Outcome,
+struct Row {
+    /// As it is named on the command line.
+    name: String,
+    /// As a reader meets it first.
+    label: String,
+    outcome: Outcome,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let scenario = scenario(args)?;
     let senders = args.policies.iter().map(|name| sender(name)).collect::<Result<Vec<_>>>()?;
+    // Opened before the work: a slip in its name is told at once.
+    let svg = args.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let rows = play(&scenario, &args.policies, &senders);
     let picture = picture(&scenario, &rows);
-    if let Some(path) = &args.svg {
-        std::fs::write(path, svg::render(&picture)).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some((path, mut file)) = svg {
+        file.write_all(svg::render(&picture).as_bytes()).with_context(|| cannot_write(path))?;
     }
     if args.json {
         return say!("{}", serde_json::to_string_pretty(&table::json(&scenario, &rows))?);
@@ -99,6 +105,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     say!("{}", table::text(&rows))?;
     say!("{}", chart::terminal(&picture))?;
     say!("{}", table::words(&scenario, &rows))
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| cannot_write(path))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -187,15 +201,16 @@ fn play(scenario: &Scenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
         show(&format!("simulating … {} of {} done, the last was {}", done, plays.len(), names[index]));
     });
     show("");
-    names.iter().zip(outcomes).map(|(name, outcome)| Row { name: label(name), outcome }).collect()
+    names.iter().zip(outcomes).map(|(name, outcome)| row(name, outcome)).collect()
 }
 
-/// How a sender is called in front of people.
-fn label(name: &str) -> String {
-    match Naive::named(name) {
-        Some(naive) => format!("naive: {}", naive.does),
-        None => format!("posthaste: {name}"),
-    }
+fn row(name: &str, outcome: Outcome) -> Row {
+    let (name, label) = match Naive::named(name) {
+        Some(naive) => (name.to_owned(), format!("naive, {}", naive.does)),
+        None if name == DEFAULT_PRESET => ("posthaste".to_owned(), "Posthaste".to_owned()),
+        None => (format!("posthaste ({name})"), format!("Posthaste, {name}")),
+    };
+    Row { name, label, outcome }
 }
 
 fn picture(scenario: &Scenario, rows: &[Row]) -> Picture {
@@ -211,5 +226,5 @@ fn picture(scenario: &Scenario, rows: &[Row]) -> Picture {
 }
 
 fn series(row: &Row) -> Series {
-    Series { name: row.name.clone(), notes: table::notes(&row.outcome), seconds: row.outcome.seconds.clone() }
+    Series { name: row.label.clone(), notes: table::notes(&row.outcome), seconds: row.outcome.seconds.clone() }
 }

@@ -23,6 +23,7 @@ pub mod pattern;
 pub mod policy;
 pub mod queue;
 pub mod slice;
+mod slots;
 pub mod state;
 pub mod tier;
 pub mod time;

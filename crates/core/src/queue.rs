@@ -13,21 +13,23 @@ mod drain;
 mod explain;
 mod flow;
 mod gate;
+mod items;
 mod lane;
 mod marks;
+mod ready;
 mod shared;
 mod timer;
 mod turn;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use breakers::{BreakerOf, BreakerShown, Recovery, Reset, SoftBreaker};
 pub use drain::Span;
 pub use explain::Explained;
-pub use lane::{LaneSettings, OnDead, Order};
+pub use lane::{LaneSettings, OnDead, Order, Special};
 pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
 pub use window::{Admission, PageWanted, Shed};
@@ -39,13 +41,15 @@ use crate::dice::Roll;
 use crate::flow::breaker::Pass;
 use crate::flow::{Gates, SharedGate};
 use crate::hold::Hold;
-use crate::id::{DeliveryId, LaneId, MessageId, Shard, TenantId};
+use crate::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
 use crate::id_map::IdMap;
 use crate::slice::{self, Tightness};
+use crate::slots::Slots;
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 use flow::Flow;
+use items::Items;
 use lane::Lane;
 use marks::Marks;
 use shared::Shared;
@@ -175,16 +179,10 @@ enum Stage {
     Recording,
 }
 
-#[derive(Debug)]
-struct Item {
-    delivery: Delivery,
-    place: Place,
-    stage: Stage,
-}
-
 /// An attempt under way.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
+    delivery: DeliveryId,
     tier: Tier,
     tenant: u32,
     started: Timestamp,
@@ -199,16 +197,15 @@ struct Flight {
 #[derive(Debug, Default)]
 pub struct Queue {
     limits: Limits,
-    lanes: Vec<Option<Lane>>,
-    free_lanes: Vec<u32>,
+    lanes: Slots<Lane>,
     lane_index: IdMap<LaneId, u32>,
-    items: IdMap<DeliveryId, Item>,
-    in_flight: BTreeMap<DeliveryId, Flight>,
+    items: Items,
+    in_flight: Slots<Flight>,
     /// Attempts under way at destinations that answer slowly, and lanes that wait for one to end.
     slow_in_flight: u32,
     slow_parked: BTreeSet<LaneId>,
     /// Those whose outcome is being made durable.
-    recording: BTreeSet<DeliveryId>,
+    recording: Slots<DeliveryId>,
     turn: Turn,
     timers: Timers,
     /// Their time to live may be over.
@@ -217,8 +214,10 @@ pub struct Queue {
     unacknowledged: Vec<DeliveryId>,
     /// Queues that began or ended to spill.
     spilling_changes: Vec<(LaneId, Tier, bool)>,
-    /// Lanes that may want a page.
-    hungry: BTreeSet<LaneId>,
+    /// Lanes that may want a page, in turn.
+    hungry: VecDeque<u32>,
+    /// New rows that pages under way may bring.
+    asked: usize,
     /// Where the next look for rows to spill begins.
     shed_from: u32,
     cuts: Cuts,
@@ -226,6 +225,8 @@ pub struct Queue {
     paused_tenants: IdMap<TenantId, Hold>,
     /// Gates that lanes share.
     shared: BTreeMap<SharedGate, Box<Shared>>,
+    /// Origins with one failing lane.
+    suspects: IdMap<OriginId, LaneId>,
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     marks: Marks,
@@ -280,12 +281,13 @@ impl Queue {
     /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
     /// or nothing of that id is in flight.
     pub fn settle(&mut self, now: Timestamp, roll: Roll, id: DeliveryId, verdict: &Verdict) -> Option<Record> {
-        let settings = Arc::clone(self.lane_of(id)?.settings.as_ref()?);
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
+        let index = item.lane;
+        let settings = Arc::clone(self.lane_ref(index).settings.as_ref()?);
         let mut decision = delivery::settle(&item.delivery, verdict, &settings.policy, now, roll);
         let lane = item.delivery.lane;
         let spent = decision.attempts > item.delivery.attempts;
-        if verdict.class == Class::Credential && settings.credential.is_some() {
+        if verdict.class == Class::Credential && settings.credential().is_some() {
             // Everything behind the credential is held, not this lane alone.
             decision.lane_hold = None;
         }
@@ -298,7 +300,6 @@ impl Queue {
             return None;
         }
         self.slice(&mut decision, id, now);
-        let index = self.lane(lane);
         if let Some(flight) = self.landed(id, now) {
             self.answered(index, &flight, verdict, now, roll);
         }
@@ -415,7 +416,7 @@ impl Queue {
 
     /// Whether the window is empty.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.len() == 0
     }
 
     /// Moves between states that the table refused. Anything but zero is a bug.
@@ -446,7 +447,7 @@ impl Queue {
         loop {
             let items = &self.items;
             let waited = |id| items.get(&id).map_or(Duration::ZERO, |item| now.since(item.delivery.born));
-            let lane = self.lanes[index as usize].as_mut().expect("an indexed lane is there");
+            let lane = self.lanes.get_mut(index).expect("an indexed lane is there");
             let id = lane.pop_postponed(tier, now).or_else(|| lane.pop(tier, waited))?;
             let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Ready) else { continue };
             if item.delivery.attempts > 0 && !self.may_retry(index, now) {
@@ -481,7 +482,7 @@ impl Queue {
                         self.drop_if_idle(index, now);
                     }
                 }
-                Timer::Gate(gate) => self.ring_parked(gate, now),
+                Timer::Gate(gate) => self.look_at_gate(gate, now),
                 Timer::Tenant(tenant) => self.turn.wake(tenant),
             }
         }
@@ -498,7 +499,7 @@ impl Queue {
             }
             Timer::Lane(lane) => self.lane_index.get(&lane).is_some_and(|index| {
                 let lane = self.lane_ref(*index);
-                lane.wakes_at == at || lane.hold.iter().chain(&lane.paused).any(|hold| hold.until == Some(at))
+                lane.wakes_at == at || lane.hold_ends(at)
             }),
         });
         self.timers = timers;
@@ -544,8 +545,7 @@ impl Queue {
             _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.unacknowledged.push(id),
             _ => {
                 item.stage = Stage::Ready;
-                let (lane, tier, born) = (item.delivery.lane, item.delivery.tier, item.delivery.born);
-                let index = self.lane(lane);
+                let (index, tier, born) = (item.lane, item.delivery.tier, item.delivery.born);
                 let lane = self.lane_mut(index);
                 let part = lane.part(born);
                 lane.push(tier, part, id);
@@ -557,23 +557,24 @@ impl Queue {
     fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
         let (pass, expected, slow) = self.start_own(id, taken.lane, now);
         let settings = self.lane_ref(taken.lane).settings.clone();
-        let shared = settings.map_or([Pass::FIRST.generation; 3], |settings| self.start_shared(&settings, now));
+        let shared = settings.map_or([Pass::FIRST; 3], |settings| self.start_shared(&settings, now));
         self.turn.sent(taken, expected, now);
         self.slow_in_flight += u32::from(slow);
-        let flight = Flight {
+        let number = self.in_flight.insert(Flight {
+            delivery: id,
             tier: taken.tier,
             tenant: taken.tenant,
             started: now,
             expected,
             slow,
             generation: pass.generation,
-            shared,
-        };
-        self.in_flight.insert(id, flight);
+            shared: shared.map(|pass| pass.generation),
+        });
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("picked from the window");
         move_to(&mut item.delivery, State::Dispatching, refused);
         item.stage = Stage::InFlight;
+        item.number = number;
         let delivery = &item.delivery;
         Start {
             delivery: id,
@@ -581,7 +582,7 @@ impl Queue {
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
             compact: delivery.compact == delivery::Compact::InUse,
-            probe: pass.probe,
+            probe: pass.probe || shared.iter().any(|pass| pass.probe),
         }
     }
 
@@ -593,7 +594,7 @@ impl Queue {
         let lane = self.lane_mut(index);
         lane.in_flight += 1;
         let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
-        if lane.flow.is_none() && (gates == Gates::On || settings.rate.is_some()) {
+        if lane.flow.is_none() && (gates == Gates::On || settings.rate().is_some()) {
             lane.flow = Some(Box::new(Flow::new(settings, gates, now)));
         }
         let Some(flow) = lane.flow.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
@@ -612,7 +613,7 @@ impl Queue {
     fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(flight) = self.free_slot(id, now) else { return };
         self.turn.put_back(flight.tier, flight.tenant, flight.expected);
-        let index = self.lane(self.items[&id].delivery.lane);
+        let index = self.items[&id].lane;
         let lane = self.lane_mut(index);
         if let Some(settings) = lane.settings.clone() {
             if let Some(flow) = &mut lane.flow {
@@ -624,9 +625,9 @@ impl Queue {
     }
 
     fn free_slot(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
-        let flight = self.in_flight.remove(&id)?;
-        let lane = self.items[&id].delivery.lane;
-        let index = self.lane(lane);
+        let item = &self.items[&id];
+        let (number, index) = (item.number, item.lane);
+        let flight = self.in_flight.remove(number).filter(|flight| flight.delivery == id)?;
         let lane = self.lane_mut(index);
         lane.in_flight = lane.in_flight.saturating_sub(1);
         if flight.slow {
@@ -645,7 +646,7 @@ impl Queue {
         if !is_retry || self.items.len() >= self.limits.window / 4 * 3 {
             return false;
         }
-        let index = self.lane(self.items[&id].delivery.lane);
+        let index = self.items[&id].lane;
         let flow = self.lane_mut(index).flow.as_mut();
         flow.is_some_and(|flow| flow.is_troubled(now) && flow.keep_retry(id))
     }
@@ -707,8 +708,10 @@ impl Queue {
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("records are made of what is in the window");
         move_to(&mut item.delivery, next, refused);
+        if item.stage != Stage::Recording {
+            item.number = self.recording.insert(id);
+        }
         item.stage = Stage::Recording;
-        self.recording.insert(id);
         // A strict lane's rows stay where their queue is found, also between attempts.
         item.place = if strict { Place::Spilled } else { Place::Delayed };
         Record {

@@ -16,6 +16,7 @@ pub mod call;
 pub mod driver;
 mod late;
 mod rows;
+mod soft;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use asked::{Answer, Command, Ticket};
 pub use call::{Call, Reply};
 use late::Late;
 use rows::Sweep;
+use soft::Remembered;
 
 /// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
@@ -137,6 +139,7 @@ pub struct Dispatch {
     highest: Key,
     /// The latest pause of each scope: a resume ends those before it was asked for.
     pauses: BTreeMap<PauseScope, PauseNumber>,
+    remembered: Remembered,
     draining: bool,
 }
 
@@ -164,6 +167,7 @@ impl Dispatch {
             call_again_at: Timestamp::MAX,
             highest: Key::from_raw(0),
             pauses: BTreeMap::new(),
+            remembered: Remembered::default(),
             draining: false,
         }
     }
@@ -199,12 +203,18 @@ impl Dispatch {
         let queue = self.queue.wake_at().filter(|_| self.may_pick());
         let late = self.late.look_at().filter(|_| !self.draining);
         let scans = scans.filter(|_| !self.draining && self.has_time_for_scans());
-        [queue, late, scans, Some(self.call_again_at)].into_iter().flatten().filter(|at| *at < Timestamp::MAX).min()
+        let soft = self.remembered.look_at().filter(|_| !self.draining);
+        [queue, late, scans, soft, Some(self.call_again_at)]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at < Timestamp::MAX)
+            .min()
     }
 
     /// Whether a drain has come to its end: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.queue.in_flight() == 0 && self.unsettled.is_empty() && self.settling.is_empty()
+        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.remembered.is_writing();
+        self.draining && self.queue.in_flight() == 0 && is_recorded
     }
 
     /// Whether new rows of this queue belong behind the window.
@@ -269,6 +279,7 @@ impl Dispatch {
     fn finished(&mut self, now: Timestamp, roll: Roll, finished: &Finished, effects: &mut Vec<Effect>) {
         let id = finished.delivery;
         let verdict = &finished.verdict;
+        self.remembered.heard(verdict);
         let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else { return };
         if record.ends_endpoint {
             self.cut(now, Scope::Lane(record.delivery.lane), self.highest, Cause::EndpointGone, None, effects);
@@ -303,6 +314,7 @@ impl Dispatch {
                 }
             }
             Reply::Uncut => {}
+            Reply::Remembered => self.remembered.written(),
             Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
             Reply::Resumed(scope, pause, ticket) => {
                 // Somebody may have paused it again since.
@@ -371,6 +383,7 @@ impl Dispatch {
         }
         self.read_what_is_due(now, effects);
         self.write_what_is_decided(effects);
+        self.remember(now, effects);
     }
 
     /// Whether anything may be picked: what cannot be recorded must not be done.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
 use posthaste_core::policy::UnknownPolicy;
-use posthaste_core::queue::{Explained, Limits, OnDead, Order};
+use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, Order, Reset};
 use posthaste_core::time::Timestamp;
 use posthaste_core::{Roll, pattern};
 use posthaste_crypto::public_id::{IdKey, Kind};
@@ -274,5 +274,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn resume(&self, scope: PauseScope) -> Result<(), NotDone> {
         self.handle.ask(Command::Resume(scope)).await?;
         Ok(())
+    }
+
+    /// Every breaker that is not closed: why, until when, and what opened it; lanes first.
+    pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
+        match self.handle.ask(Command::Breakers).await? {
+            Answer::Breakers(breakers) => Ok(breakers),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Resets a breaker; `false` when it is closed.
+    pub async fn reset_breaker(&self, of: BreakerOf, how: Reset) -> Result<bool, NotDone> {
+        Ok(self.handle.ask(Command::Reset(of, how)).await? == Answer::Done)
     }
 }

@@ -30,6 +30,9 @@ use crate::dispatch::{Finished, Send};
 /// Results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
 
+/// For a probe: everything behind its breaker waits for the answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What a send needs from the store when it did not come along.
 type Loaded = (Start, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
 
@@ -131,7 +134,8 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
                 return self.unsent(start.delivery, Cause::Unsendable);
             }
         };
-        let deadline = Instant::now() + self.attempt_timeout;
+        let timeout = if start.probe { PROBE_TIMEOUT.min(self.attempt_timeout) } else { self.attempt_timeout };
+        let deadline = Instant::now() + timeout;
         let job = Job { token: key.raw(), target, request, deadline };
         match self.connector.send(job) {
             Ok(()) => {
@@ -202,5 +206,105 @@ impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
                 Some(loaded) = self.loading.next(), if !self.loading.is_empty() => self.loaded(loaded),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+
+    use bytes::Bytes;
+    use futures_util::future::BoxFuture;
+    use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+    use posthaste_core::queue::{OnDead, Order};
+    use posthaste_crypto::signature::Secret;
+    use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::connector::{Dial, Roots, Settings, System};
+    use crate::target::TargetRules;
+
+    /// A network on which nobody ever answers.
+    #[derive(Debug)]
+    struct Silence;
+
+    impl Dial for Silence {
+        fn dial(&self, _: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            id: EndpointId::from_raw(7),
+            tenant: TenantId::from_raw(1),
+            at: Timestamp::default(),
+            url: "http://127.0.0.1/".to_owned(),
+            secrets: vec![Secret::generate().reveal().to_string()],
+            event_types: Vec::new(),
+            policy: "webhook".to_owned(),
+            ttl: None,
+            order: Order::Fifo,
+            on_dead: OnDead::Skip,
+            max_in_flight: 10,
+            status: EndpointStatus::Active,
+        }
+    }
+
+    fn message() -> Message {
+        Message {
+            id: MessageId::from_raw(1),
+            tenant: TenantId::from_raw(1),
+            at: Timestamp::default(),
+            event_type: None,
+            correlation_id: "c".to_owned(),
+            body: Bytes::new(),
+            compact: None,
+        }
+    }
+
+    /// How long an attempt at a receiver that never answers takes.
+    async fn check_timeout(probe: bool, attempt_timeout: Duration, expected: Duration) {
+        let rules = TargetRules {
+            allow_http: true,
+            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+            ..TargetRules::default()
+        };
+        let connect_timeout = Duration::from_secs(60);
+        let settings = Settings { rules: rules.clone(), attempt_timeout, connect_timeout, ..Settings::default() };
+        let store = Arc::new(MemoryStore::default());
+        let session = store.lock().open().session;
+        store.lock().put_endpoint(session, endpoint()).expect("this session owns the store");
+        let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
+        let mut webhooks = Webhooks::new(
+            Arc::clone(&store),
+            Arc::new(Destinations::new(store, rules)),
+            (Arc::new(connector), results),
+            Arc::new(IdKey::generate()),
+            SystemClock::new(),
+            attempt_timeout,
+        );
+        let start = Start {
+            delivery: DeliveryId(Key::from_raw(2)),
+            message: MessageId::from_raw(1),
+            lane: EndpointId::from_raw(7).into(),
+            attempt: 1,
+            compact: false,
+            probe,
+        };
+        webhooks.send(Send { start, message: Some(Arc::new(message())) }, Timestamp::default());
+        let finished = webhooks.finished().await;
+        assert_eq!(finished.iter().map(|one| one.took).collect::<Vec<_>>(), [expected], "{finished:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_gets_ten_seconds_at_most() {
+        let seconds = Duration::from_secs;
+        check_timeout(false, seconds(30), seconds(30)).await;
+        check_timeout(true, seconds(30), seconds(10)).await;
+        check_timeout(true, seconds(3), seconds(3)).await;
     }
 }

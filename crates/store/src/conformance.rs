@@ -4,6 +4,7 @@
 //! alone. A failure names the case and the store.
 
 mod accept;
+mod breaker;
 mod cut;
 mod endpoint;
 mod fixture;
@@ -79,6 +80,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_pause_replaces_the_one_before
             a_dead_head_pauses_its_lane_with_its_settle
             a_stale_settle_pauses_nothing;
+        breaker:
+            remembered_breakers_are_known_at_the_start
+            what_is_remembered_replaces_all_before;
         ttl:
             a_delivery_past_its_ttl_reads_as_expired_at_once
             what_was_sent_does_not_expire

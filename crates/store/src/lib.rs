@@ -14,12 +14,12 @@ pub mod memory;
 pub mod row;
 pub mod sqlite;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::queue::LaneSettings;
+use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 pub use error::StoreError;
@@ -90,6 +90,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends a pause.
     fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Remembers the breakers that are not closed in place of those remembered before: the next
+    /// session finds them in its [`Start`], and probes first. A store that outlives nothing need
+    /// not.
+    fn remember(
+        &self,
+        _session: Session,
+        _breakers: Vec<SoftBreaker>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
 
     /// Makes or changes an endpoint.
     fn put_endpoint(&self, session: Session, endpoint: Endpoint)

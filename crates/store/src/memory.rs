@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
+use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
-use posthaste_core::queue::{LaneSettings, Order, Place, Span};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -35,6 +36,7 @@ pub struct Memory {
     attempts: BTreeMap<DeliveryId, Vec<Attempt>>,
     cuts: BTreeMap<Scope, Cut>,
     pauses: BTreeMap<PauseScope, Pause>,
+    breakers: BTreeMap<BreakerOf, Soft>,
     endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
 }
@@ -52,6 +54,7 @@ impl Memory {
             cuts: self.cuts.values().cloned().collect(),
             pauses: self.pauses.values().copied().collect(),
             spilled: queues.into_iter().collect(),
+            breakers: self.breakers.iter().map(|(of, soft)| SoftBreaker { of: *of, soft: *soft }).collect(),
         }
     }
 
@@ -222,6 +225,13 @@ impl Memory {
         Ok(())
     }
 
+    /// See [`Store::remember`].
+    pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.breakers = breakers.iter().map(|breaker| (breaker.of, breaker.soft)).collect();
+        Ok(())
+    }
+
     /// See [`Store::lanes`].
     pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
@@ -382,6 +392,14 @@ impl Store for MemoryStore {
 
     fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send {
         ready(self.lock().resume(session, scope))
+    }
+
+    fn remember(
+        &self,
+        session: Session,
+        breakers: Vec<SoftBreaker>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(self.lock().remember(session, &breakers))
     }
 
     fn put_endpoint(

@@ -9,7 +9,7 @@ use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, TenantId, WriterId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, Span};
+use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -35,6 +35,8 @@ pub struct Start {
     pub pauses: Vec<Pause>,
     /// Queues with rows behind the window.
     pub spilled: Vec<(LaneId, Tier)>,
+    /// Breakers that were not closed, as they were remembered last; lanes first, then by id.
+    pub breakers: Vec<SoftBreaker>,
 }
 
 /// What a producer sent, with its payload.

@@ -9,6 +9,7 @@
 
 mod accept;
 mod arrivals;
+mod breaker;
 mod column;
 mod cut;
 mod endpoint;
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::queue::LaneSettings;
+use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
@@ -183,6 +184,10 @@ impl Store for Sqlite {
 
     async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
         self.change(session, Change::Resume(scope)).await
+    }
+
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.change(session, Change::Remember(breakers)).await
     }
 
     async fn put_endpoint(&self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {

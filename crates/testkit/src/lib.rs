@@ -3,7 +3,9 @@
 pub mod breakers;
 pub mod caller;
 pub mod contention;
+pub mod core_speed;
 pub mod crash_points;
+pub mod fairness;
 pub mod limits;
 pub mod outage;
 pub mod prove;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{breakers, crash_points, limits, purity, schedules, simulation, thread};
+use crate::{breakers, core_speed, crash_points, limits, outage, purity, schedules, simulation, thread};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +112,16 @@ pub const PROOFS: &[Proof] = &[
         name: "breakers",
         shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
         run: breakers::run,
+    },
+    Proof {
+        name: "outage",
+        shows: "twenty minutes down: what reaches the receiver, naive and with all gates",
+        run: outage::proof::run,
+    },
+    Proof {
+        name: "core-speed",
+        shows: "what the queue costs a delivery in time and memory, alone and with a million behind it",
+        run: core_speed::run,
     },
     Proof {
         name: "simulation",

@@ -1,14 +1,13 @@
-//! The load on a receiver over time as text: one small chart for each sender, all on one scale.
+//! The load on a receiver over time, as text: one small chart for each sender, all on one scale.
 //!
-//! What goes up with time is drawn by columns, each the mean of its seconds. `svg.rs` draws the same
-//! [`Picture`] with more room.
+//! A column is the mean of its seconds. What is far above the receiver's capacity is cut and marked,
+//! or the rest would be flat; `svg.rs` draws the same [`Picture`] with more room.
 
-use std::fmt::Write;
 use std::ops::Range;
+use std::time::Duration;
 
 use posthaste_core::time::human;
 use posthaste_testkit::outage::Second;
-use std::time::Duration;
 
 /// What is drawn.
 pub(crate) struct Picture {
@@ -26,14 +25,22 @@ pub(crate) struct Picture {
     pub(crate) series: Vec<Series>,
 }
 
-/// The load on a receiver under one sender.
+/// The load on the receiver under one sender.
 pub(crate) struct Series {
     /// Who sends.
     pub(crate) name: String,
-    /// What it did, in a few words each.
-    pub(crate) notes: Vec<String>,
+    /// What came of it, the most telling first.
+    pub(crate) notes: Vec<Note>,
     /// What reached the receiver, second by second.
     pub(crate) seconds: Vec<Second>,
+}
+
+/// One figure beside a chart.
+pub(crate) struct Note {
+    /// `376,060`
+    pub(crate) figure: String,
+    /// `tries into the outage`
+    pub(crate) of: &'static str,
 }
 
 /// Requests a second, as the mean of some seconds.
@@ -46,95 +53,119 @@ pub(crate) struct Load {
 }
 
 impl Series {
-    /// The first `length` seconds as `columns` means.
-    pub(crate) fn columns(&self, length: usize, columns: usize) -> Vec<Load> {
-        let column = |index: usize| {
-            let (from, to) = (index * length / columns, (index + 1) * length / columns);
+    /// The first `length` seconds as this many means.
+    pub(crate) fn loads(&self, length: usize, count: usize) -> Vec<Load> {
+        let load = |index: usize| {
+            let (from, to) = (index * length / count, (index + 1) * length / count);
             let seconds = self.seconds.get(from..to.max(from + 1).min(self.seconds.len())).unwrap_or_default();
-            let count = seconds.len().max(1) as f64;
-            let tries = seconds.iter().map(|second| f64::from(second.tries)).sum::<f64>() / count;
-            let failed = seconds.iter().map(|second| f64::from(second.failed)).sum::<f64>() / count;
-            Load { tries, taken: tries - failed }
+            let mean = |rate: fn(&Second) -> u32| {
+                seconds.iter().map(|second| f64::from(rate(second))).sum::<f64>() / seconds.len().max(1) as f64
+            };
+            Load { tries: mean(|second| second.tries), taken: mean(|second| second.tries - second.failed) }
         };
-        (0..columns).map(column).collect()
+        (0..count).map(load).collect()
     }
 }
 
 /// With the axis and its labels, a line is 100 wide.
-const COLUMNS: usize = 90;
-const ROWS: usize = 8;
-/// Rows up to the receiver's capacity: what is above it by more than the rest is cut.
-const ROWS_TO_CAPACITY: usize = 2;
+const COLUMNS: usize = 91;
 /// Where the first column stands.
 const MARGIN: usize = 9;
+/// Rows up to what the receiver can take.
+const ROWS_TO_CAPACITY: usize = 2;
+const ROWS_MIN: usize = 3;
+const ROWS_MAX: usize = 8;
+/// How many notes fit above a chart.
+const NOTES: usize = 2;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const LEGEND: &str = "█ taken   ░ refused or turned away   ╌ what the receiver can take   ▲ more than fits";
 
 /// Draws it for a terminal of 100 columns.
 pub(crate) fn terminal(picture: &Picture) -> String {
-    let mut text = String::new();
-    for series in &picture.series {
-        let _ = writeln!(text, "{:MARGIN$}{}: {}", "", series.name, series.notes.join(", "));
-        text += &small(picture, &series.columns(picture.length, COLUMNS));
+    let charts: Vec<Vec<Load>> = picture.series.iter().map(|series| series.loads(picture.length, COLUMNS)).collect();
+    let grid = Grid::of(picture, &charts);
+    let mut lines = Vec::new();
+    for (series, loads) in picture.series.iter().zip(&charts) {
+        let notes: Vec<String> =
+            series.notes.iter().take(NOTES).map(|note| format!("{} {}", note.figure, note.of)).collect();
+        lines.push(format!("{:MARGIN$}{}: {}", "", series.name, notes.join(", ")));
+        lines.extend(grid.rows(picture, loads));
+        lines.push(String::new());
     }
-    text += &time_axis(picture);
-    let _ = writeln!(text, "{:MARGIN$}requests a second: █ taken, ░ failed, ╌ what the receiver can take, ▲ more than fits", "");
-    text
+    // The times stand right below the last chart.
+    lines.pop();
+    lines.push(times_below(picture));
+    lines.push(format!("{:MARGIN$}{LEGEND}", ""));
+    lines.join("\n") + "\n"
 }
 
-/// One chart, without the time below it.
-fn small(picture: &Picture, columns: &[Load]) -> String {
-    let row_height = picture.capacity / ROWS_TO_CAPACITY as f64;
-    let mut text = String::new();
-    for row in (0..ROWS).rev() {
-        let label = match row {
-            row if row + 1 == ROWS => format!("{:.0}", row_height * ROWS as f64),
-            row if row + 1 == ROWS_TO_CAPACITY => format!("{:.0}", picture.capacity),
-            _ => String::new(),
+/// How the charts are divided, the same for all.
+struct Grid {
+    rows: usize,
+    /// Requests a second of one row.
+    row: f64,
+}
+
+impl Grid {
+    fn of(picture: &Picture, charts: &[Vec<Load>]) -> Self {
+        let row = picture.capacity / ROWS_TO_CAPACITY as f64;
+        let most = charts.iter().flatten().map(|load| load.tries).fold(0.0, f64::max);
+        let rows = (ROWS_MIN..ROWS_MAX).find(|rows| most <= *rows as f64 * row).unwrap_or(ROWS_MAX);
+        Self { rows, row }
+    }
+
+    /// One chart from its top to its base.
+    fn rows(&self, picture: &Picture, loads: &[Load]) -> Vec<String> {
+        let line = |row: usize| {
+            let label = match row + 1 {
+                ROWS_TO_CAPACITY => format!("{}", picture.capacity),
+                top if top == self.rows => format!("{}", self.row * self.rows as f64),
+                _ => String::new(),
+            };
+            let cells: String = loads.iter().map(|load| self.cell(*load, row)).collect();
+            format!("{label:>7} │{}", cells.trim_end())
         };
-        let cells: String = columns.iter().map(|load| cell(*load, row, row_height)).collect();
-        let _ = writeln!(text, "{label:>7} │{}", cells.trim_end());
+        let base = (0..COLUMNS).map(|column| match column * picture.length / COLUMNS {
+            second if picture.outage.contains(&second) => '━',
+            _ => '─',
+        });
+        let base = format!("{:>7} └{}", 0, base.collect::<String>());
+        (0..self.rows).rev().map(line).chain([base]).collect()
     }
-    let base: String = (0..COLUMNS)
-        .map(|column| {
-            let second = column * picture.length / COLUMNS;
-            if picture.outage.contains(&second) { '━' } else { '─' }
-        })
-        .collect();
-    let _ = writeln!(text, "{:>7} └{base}", 0);
-    text
-}
 
-/// One character: the bottom of a cell is `row` rows above zero.
-fn cell(load: Load, row: usize, row_height: f64) -> char {
-    let rows = |rate: f64| rate / row_height;
-    let (tries, taken) = (rows(load.tries) - row as f64, rows(load.taken) - row as f64);
-    let is_top = row + 1 == ROWS;
-    let empty = if row + 1 == ROWS_TO_CAPACITY { '╌' } else { ' ' };
-    match () {
-        () if is_top && tries > 1.0 => '▲',
-        () if tries - taken > 0.5 && taken < 0.5 && tries >= 0.5 => '░',
-        () if taken >= 0.5 && tries - taken > 0.5 => '█',
-        () => {
-            let eighths = eighths(tries);
-            if eighths == 0 { empty } else { EIGHTHS[eighths] }
+    /// One character: what of a load is in the row that begins `row` rows above zero.
+    fn cell(&self, load: Load, row: usize) -> char {
+        let filled = |rate: f64| (rate / self.row - row as f64).clamp(0.0, 1.0);
+        if row + 1 == self.rows && load.tries > self.rows as f64 * self.row {
+            return '▲';
+        }
+        let (tries, taken) = (filled(load.tries), filled(load.taken));
+        // Half a cell decides: there is one kind of shade only.
+        if tries - taken >= 0.5 {
+            return '░';
+        }
+        match eighths(if tries > taken { taken.max(tries.round()) } else { tries }) {
+            0 if row + 1 == ROWS_TO_CAPACITY => '╌',
+            eighths => EIGHTHS[eighths],
         }
     }
 }
 
 /// How many eighths of a cell are filled.
-fn eighths(cells: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to eight")]
-    let eighths = (cells.clamp(0.0, 1.0) * 8.0).round() as usize;
+fn eighths(filled: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 8")]
+    let eighths = (filled.clamp(0.0, 1.0) * 8.0).round() as usize;
     eighths
 }
 
-/// Times below the last chart, counted from the beginning of the outage.
-fn time_axis(picture: &Picture) -> String {
-    let mut ticks = vec![' '; MARGIN + COLUMNS + 10];
+fn times_below(picture: &Picture) -> String {
+    let mut line = vec![' '; MARGIN + COLUMNS];
     let mut put = |second: usize, words: &str| {
-        let at = MARGIN + (second * COLUMNS).div_ceil(picture.length);
-        if at + words.chars().count() <= MARGIN + COLUMNS {
-            ticks.splice(at..at + words.chars().count(), words.chars());
+        let at = MARGIN + (second * COLUMNS).div_ceil(picture.length.max(1));
+        let to = at + words.chars().count();
+        // Nothing is written over, nor cut.
+        if line.get(at..to).is_some_and(|place| place.iter().all(|letter| *letter == ' ')) {
+            line.splice(at..to, words.chars());
         }
     };
     put(picture.outage.start, "▲ down");
@@ -142,14 +173,75 @@ fn time_axis(picture: &Picture) -> String {
     for (second, label) in times(picture, 4) {
         put(second, &format!("▲ {label}"));
     }
-    ticks.into_iter().collect::<String>().trim_end().to_owned() + "\n"
+    line.into_iter().collect::<String>().trim_end().to_owned()
 }
 
-/// Round times after the recovery, about as many as asked for, with their place.
-pub(crate) fn times(picture: &Picture, about: usize) -> Vec<(usize, String)> {
-    let after = picture.length - picture.outage.end;
+/// Round times after the recovery, at most as many as asked for, each with its second.
+pub(crate) fn times(picture: &Picture, most: usize) -> Vec<(usize, String)> {
+    let after = picture.length.saturating_sub(picture.outage.end);
     let steps = [10, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400];
-    let step = steps.into_iter().find(|step| after / step <= about).unwrap_or(28_800);
-    let label = |second: usize| format!("+{}", human(Duration::from_secs(second as u64)));
+    let step = steps.into_iter().find(|step| after / step <= most).unwrap_or(28_800);
+    let label = |seconds: usize| format!("+{}", human(Duration::from_secs(seconds as u64)));
     (1..=after / step).map(|tick| (picture.outage.end + tick * step, label(tick * step))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 910 seconds, so that a column is ten of them: well, down, back with this load, well again.
+    fn picture(back: Second) -> Picture {
+        let well = Second { tries: 30, failed: 0 };
+        let down = Second { tries: 25, failed: 25 };
+        let parts = [(100, well), (200, down), (300, back), (310, well)];
+        let seconds = parts.iter().flat_map(|(count, second)| std::iter::repeat_n(*second, *count)).collect();
+        let notes = vec![Note { figure: "5,000".to_owned(), of: "tries into the outage" }];
+        Picture {
+            title: String::new(),
+            subtitle: String::new(),
+            capacity: 50.0,
+            outage: 100..300,
+            length: 910,
+            series: vec![Series { name: "somebody".to_owned(), notes, seconds }],
+        }
+    }
+
+    #[test]
+    fn a_chart_shows_what_was_taken_what_failed_and_when() {
+        let text = terminal(&picture(Second { tries: 100, failed: 50 }));
+        let expected = [
+            "         somebody: 5,000 tries into the outage",
+            "    100 │                              ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
+            "        │                              ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
+            "     50 │▂▂▂▂▂▂▂▂▂▂╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌██████████████████████████████▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂",
+            "        │██████████░░░░░░░░░░░░░░░░░░░░█████████████████████████████████████████████████████████████",
+            "      0 └──────────━━━━━━━━━━━━━━━━━━━━─────────────────────────────────────────────────────────────",
+            "                   ▲ down              ▲ back                        ▲ +5m",
+            "         █ taken   ░ refused or turned away   ╌ what the receiver can take   ▲ more than fits",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_marked() {
+        let text = terminal(&picture(Second { tries: 1_000, failed: 950 }));
+        let top = text.lines().nth(1).expect("the top row");
+        assert_eq!(top.chars().filter(|letter| *letter == '▲').count(), 30, "{text}");
+        assert!(top.trim_start().starts_with("200 │"), "{text}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_100() {
+        for length in [31, 910, 5_000, 86_400] {
+            let drawn = terminal(&Picture { length, ..picture(Second { tries: 40, failed: 0 }) });
+            assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
+        }
+    }
+
+    #[test]
+    fn a_run_shorter_than_the_picture_leaves_it_empty() {
+        let Picture { series, .. } = picture(Second { tries: 40, failed: 0 });
+        let loads = series[0].loads(1_820, 182);
+        assert_eq!((loads[90].tries, loads[91].tries, loads[181].tries), (30.0, 0.0, 0.0));
+    }
 }

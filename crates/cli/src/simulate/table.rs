@@ -7,29 +7,28 @@ use posthaste_testkit::outage::{Down, Outcome, Scenario};
 use serde::Serialize;
 
 use super::Row;
+use super::chart::Note;
 
-/// What is simulated.
+/// What the picture shows.
 pub(super) fn title(scenario: &Scenario) -> String {
-    format!(
-        "A receiver that takes {} requests a second is down for {}; {} messages a second keep coming.",
-        scenario.capacity,
-        human(scenario.outage),
-        scenario.load
-    )
+    format!("The load on a receiver that was down for {}", human(scenario.outage))
 }
 
-/// And how.
+/// Under which circumstances.
 pub(super) fn subtitle(scenario: &Scenario) -> String {
     let down = match scenario.down {
-        Down::Refuses => "It refuses connections while it is down",
-        Down::Unavailable => "It answers 503 while it is down",
-        Down::Silent => "It gives no answer while it is down",
+        Down::Refuses => "refuses connections",
+        Down::Unavailable => "answers 503",
+        Down::Silent => "does not answer",
     };
     let shed = match scenario.shed_cost {
         0.0 => String::new(),
-        cost => format!(" and spends {:.0} % of a request on each it turns away", cost * 100.0),
+        cost => format!("; turning one away costs it {:.0} % of taking it", cost * 100.0),
     };
-    format!("{down}, has room for two seconds of work{shed}. Seed {}.", scenario.seed)
+    format!(
+        "{} messages a second for a receiver that takes {}. It {down} while it is down{shed}. Seed {}.",
+        scenario.load, scenario.capacity, scenario.seed
+    )
 }
 
 const HEAD: [[&str; 8]; 2] = [
@@ -39,14 +38,14 @@ const HEAD: [[&str; 8]; 2] = [
 
 /// The figures, a line for each sender.
 pub(super) fn text(rows: &[Row]) -> String {
-    let name = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
-    let mut lines: Vec<(String, [String; 8])> = HEAD.map(|cells| (String::new(), cells.map(str::to_owned))).to_vec();
-    lines.extend(rows.iter().map(|row| (row.name.clone(), cells(&row.outcome))));
-    let width = |column: usize| lines.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..8).map(width).collect();
+    let mut lines: Vec<(&str, [String; 8])> = HEAD.map(|cells| ("", cells.map(str::to_owned))).to_vec();
+    lines.extend(rows.iter().map(|row| (row.label.as_str(), cells(&row.outcome))));
+    let label = rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
+    let widths: [usize; 8] =
+        std::array::from_fn(|column| lines.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0));
     lines.iter().fold(String::new(), |text, (first, cells)| {
-        let cells: String = cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
-        text + format!("{first:name$}{cells}").trim_end() + "\n"
+        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
+        text + format!("{first:label$}{cells}").trim_end() + "\n"
     })
 }
 
@@ -61,43 +60,242 @@ fn cells(outcome: &Outcome) -> [String; 8] {
         format!("{:.0}", outcome.mean),
         grouped(outcome.shed),
         drained,
-        outcome.fresh_p99.map_or("–".to_owned(), human),
+        waited(outcome),
         format!("{:.2}", outcome.tries_a_message),
         grouped(outcome.lost),
     ]
 }
 
-/// What a chart says of its sender.
-pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
+/// How long the slowest hundredth of the fresh messages took, if they came to their end.
+fn waited(outcome: &Outcome) -> String {
+    outcome.fresh_p99.map_or("–".to_owned(), human)
+}
+
+/// What stands beside a sender's chart.
+pub(super) fn notes(outcome: &Outcome) -> Vec<Note> {
     vec![
-        format!("{} tries into the outage", grouped(outcome.tries_into_outage)),
-        format!("peak {}/s", outcome.peak),
+        Note { figure: grouped(outcome.tries_into_outage), of: "tries into the outage" },
+        Note { figure: format!("{}/s", grouped(u64::from(outcome.peak))), of: "at the peak after it" },
+        Note { figure: grouped(outcome.shed), of: "turned away with 503" },
+        Note { figure: waited(outcome), of: "fresh messages, p99" },
     ]
 }
 
-/// Two lines that say what one sees.
-pub(super) fn words(_scenario: &Scenario, _rows: &[Row]) -> String {
-    String::new()
+/// Two lines that say what one sees: the load, then what it means for messages. With several
+/// senders they speak of the wildest and the calmest.
+pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
+    let by_peak = |row: &&Row| row.outcome.peak;
+    let (Some(calm), Some(wild)) = (rows.iter().min_by_key(by_peak), rows.iter().max_by_key(by_peak)) else {
+        return String::new();
+    };
+    let mut load = format!(
+        "{} sends {} requests into the outage and up to {} a second after it{}",
+        wild.name,
+        grouped(wild.outcome.tries_into_outage),
+        wild.outcome.peak,
+        beyond(wild.outcome.peak, scenario.capacity)
+    );
+    let mut fresh = format!("1 in 100 new messages {}", waits(&wild.outcome));
+    let mut held = format!("what was held is delivered {}", delivered(&wild.outcome, scenario));
+    if rows.len() > 1 {
+        let tries = grouped(calm.outcome.tries_into_outage);
+        load += &format!("; {} sends {tries}, then up to {}", calm.name, calm.outcome.peak);
+        fresh += &format!(" with {} and {} with {}", wild.name, waits(&calm.outcome), calm.name);
+        held += &format!(" and {}", delivered(&calm.outcome, scenario));
+    }
+    let best = scenario.drained_at_best().map_or(String::new(), |best| {
+        format!("; no sender could do it in less than {}", human(Duration::from_secs(best.as_secs())))
+    });
+    format!("{load}.\n{fresh}; {held}{best}.")
+}
+
+/// How far a peak is above what the receiver can take, where that is worth a word.
+fn beyond(peak: u32, capacity: f64) -> String {
+    let times = f64::from(peak) / capacity;
+    if times < 1.5 { String::new() } else { format!(", {times:.0} times what the receiver can take") }
+}
+
+fn waits(outcome: &Outcome) -> String {
+    outcome.fresh_p99.map_or("still waits at the end".to_owned(), |wait| format!("waits {} or longer", human(wait)))
+}
+
+fn delivered(outcome: &Outcome, scenario: &Scenario) -> String {
+    match outcome.drained {
+        Some(after) => format!("{} after it", human(after)),
+        None => format!("not within {}", human(scenario.horizon)),
+    }
 }
 
 /// `1234567` as `1,234,567`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits are ASCII"))
-        .collect();
-    groups.join(",")
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
-/// Everything, for programs. Times are in seconds, counted from the recovery.
+/// Everything, for programs. Times are in seconds; those that end in `_after_s` count from the
+/// recovery. What is `null` had not come to its end.
 #[derive(Debug, Serialize)]
 pub(super) struct Json {
-    load_per_second: f64,
+    load_per_s: f64,
+    capacity_per_s: f64,
+    outage_s: f64,
+    shed_cost: f64,
+    seed: u64,
+    drained_at_best_after_s: Option<f64>,
+    senders: Vec<JsonSender>,
 }
 
-pub(super) fn json(scenario: &Scenario, _rows: &[Row]) -> Json {
-    Json { load_per_second: scenario.load }
+#[derive(Debug, Serialize)]
+struct JsonSender {
+    name: String,
+    messages: u64,
+    tries_into_outage: u64,
+    tries_after: u64,
+    shed_after: u64,
+    peak_per_s: u32,
+    peak_10s_per_s: f64,
+    mean_30m_per_s: f64,
+    delivered_30m_per_s: f64,
+    drained_after_s: Option<f64>,
+    drained_99_percent_after_s: Option<f64>,
+    detected_after_s: Option<f64>,
+    fresh_p50_s: Option<f64>,
+    fresh_p99_s: Option<f64>,
+    tries_per_message: f64,
+    tries_per_held_message: f64,
+    lost: u64,
+    waiting: u64,
+    /// Requests that reached the receiver in each second, from two minutes before the outage.
+    tries_by_second: Vec<u32>,
+    /// Those of them that failed.
+    failed_by_second: Vec<u32>,
+}
+
+/// The same figures, and the load behind the chart.
+pub(super) fn json(scenario: &Scenario, rows: &[Row]) -> Json {
+    Json {
+        load_per_s: scenario.load,
+        capacity_per_s: scenario.capacity,
+        outage_s: scenario.outage.as_secs_f64(),
+        shed_cost: scenario.shed_cost,
+        seed: scenario.seed,
+        drained_at_best_after_s: seconds(scenario.drained_at_best()),
+        senders: rows.iter().map(json_sender).collect(),
+    }
+}
+
+fn json_sender(row: &Row) -> JsonSender {
+    let outcome = &row.outcome;
+    JsonSender {
+        name: row.name.clone(),
+        messages: outcome.messages,
+        tries_into_outage: outcome.tries_into_outage,
+        tries_after: outcome.tries_after,
+        shed_after: outcome.shed,
+        peak_per_s: outcome.peak,
+        peak_10s_per_s: outcome.peak_10s,
+        mean_30m_per_s: outcome.mean,
+        delivered_30m_per_s: outcome.goodput,
+        drained_after_s: seconds(outcome.drained),
+        drained_99_percent_after_s: seconds(outcome.drained_99),
+        detected_after_s: seconds(outcome.detection_lag),
+        fresh_p50_s: seconds(outcome.fresh_p50),
+        fresh_p99_s: seconds(outcome.fresh_p99),
+        tries_per_message: outcome.tries_a_message,
+        tries_per_held_message: outcome.tries_a_held_message,
+        lost: outcome.lost,
+        waiting: outcome.waiting,
+        tries_by_second: outcome.seconds.iter().map(|second| second.tries).collect(),
+        failed_by_second: outcome.seconds.iter().map(|second| second.failed).collect(),
+    }
+}
+
+fn seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(peak: u32, drained: Option<u64>) -> Outcome {
+        Outcome {
+            messages: 90_000,
+            tries_into_outage: 376_060,
+            tries_after: 600_000,
+            shed: 510_489,
+            peak,
+            peak_10s: 640.0,
+            mean: 333.3,
+            goodput: 49.7,
+            drained: drained.map(Duration::from_secs),
+            drained_99: None,
+            fresh_p50: Some(Duration::from_secs(2)),
+            fresh_p99: drained.map(|_| Duration::from_secs(1_382)),
+            after_close_p99: None,
+            tries_a_message: 10.887,
+            tries_a_held_message: 21.1,
+            detection_lag: Some(Duration::ZERO),
+            lost: 0,
+            waiting: 1_234,
+            seconds: Vec::new(),
+        }
+    }
+
+    fn row(name: &str, outcome: Outcome) -> Row {
+        Row { name: name.to_owned(), label: format!("who is called {name}"), outcome }
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_says_what_still_waits() {
+        let text = text(&[row("a", outcome(688, Some(1_860))), row("b", outcome(54, None))]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "                 tries into  peak  mean             held all   fresh  tries a",
+                "                 the outage    /s    /s     503s   delivered     p99  message  lost",
+                "who is called a     376,060   688   333  510,489        +31m  23m 2s    10.89     0",
+                "who is called b     376,060    54   333  510,489  1,234 wait       –    10.89     0",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_words_compare_the_wildest_with_the_calmest() {
+        let scenario = Scenario::default();
+        let rows = [row("a", outcome(688, None)), row("b", outcome(54, Some(1_980))), row("c", outcome(99, None))];
+        let words = words(&scenario, &rows);
+        assert_eq!(
+            words,
+            "a sends 376,060 requests into the outage and up to 688 a second after it, 14 times what the receiver can \
+             take; b sends 376,060, then up to 54.\n1 in 100 new messages still waits at the end with a \
+             and waits 23m 2s or longer with b; what was held is delivered not within 4h and 33m after it; no sender could do it in less than 30m."
+        );
+    }
+
+    #[test]
+    fn the_words_of_one_sender_compare_nothing() {
+        let words = words(&Scenario::default(), &[row("b", outcome(54, Some(1_980)))]);
+        assert!(
+            words.starts_with("b sends 376,060 requests into the outage and up to 54 a second after it.\n"),
+            "{words}"
+        );
+        assert!(!words.contains(" with "), "{words}");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")];
+        for (number, text) in cases {
+            assert_eq!(grouped(number), text);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod policy;
 mod serve;
+mod simulate;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

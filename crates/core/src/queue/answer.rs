@@ -147,7 +147,7 @@ impl Queue {
         for retry in retries {
             self.make_due(retry, now);
         }
-        self.hungry.insert(id);
+        self.stand_in_line(index);
         self.ring_lane(index, now);
     }
 

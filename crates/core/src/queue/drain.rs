@@ -7,10 +7,10 @@
 //! likely it was born after that, and is news. Where both wait, four of five sends are fresh, but a
 //! fresh one first gives way for a moment to what had waited less than a minute.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::lane::{Overflow, Ready};
+use super::lane::Overflow;
+use super::ready::{Rank, Ready};
 use crate::id::DeliveryId;
 use crate::tier::Tier;
 use crate::time::Timestamp;
@@ -117,12 +117,12 @@ impl Drain {
         }
     }
 
-    pub(super) fn push(&mut self, step: u8, tier: Tier, rank: Reverse<u64>) {
+    pub(super) fn push(&mut self, step: u8, tier: Tier, rank: Rank) {
         self.ready[usize::from(step)][tier.index()].push(rank);
     }
 
     /// The next of those kept apart, unless it is the turn of a fresh one that has waited so long.
-    pub(super) fn pop(&mut self, tier: Tier, fresh: Option<Duration>) -> Option<Reverse<u64>> {
+    pub(super) fn pop(&mut self, tier: Tier, fresh: Option<Duration>) -> Option<Rank> {
         let young_waits = self.ready[..STEPS.len()].iter().any(|part| !part[tier.index()].is_empty());
         let gives_way = fresh.is_some_and(|waited| young_waits && waited < GIVES_WAY);
         if fresh.is_some() && !gives_way && (self.fresh_in_a_row < FRESH_IN_A_ROW || !self.has_ready(tier)) {
@@ -141,9 +141,9 @@ impl Drain {
         self.ready[usize::from(step)][tier.index()].len()
     }
 
-    pub(super) fn take_ready(&mut self, tier: Tier, into: &mut Vec<Reverse<u64>>) {
+    pub(super) fn take_ready(&mut self, tier: Tier, into: &mut Vec<Rank>) {
         for part in &mut self.ready {
-            into.extend(part[tier.index()].drain());
+            into.extend(part[tier.index()].take());
         }
     }
 

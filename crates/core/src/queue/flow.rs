@@ -1,13 +1,13 @@
 //! What is known of one destination: made with its first attempt, forgotten when nothing of it is
 //! worth remembering.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::drain::Drain;
 use super::gate::{Bar, Lifts};
-use super::lane::{LaneSettings, Ready};
+use super::lane::LaneSettings;
+use super::ready::{Rank, Ready};
 use crate::flow::Gates;
 use crate::flow::breaker::{Breaker, Gate, Pass, Standing};
 use crate::flow::bucket::Bucket;
@@ -50,7 +50,7 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(settings: &LaneSettings, gates: Gates, now: Timestamp) -> Self {
-        Self { gates, bucket: settings.rate.map(|rate| Bucket::full(&rate, now)), ..Self::unlimited(now) }
+        Self { gates, bucket: settings.rate().map(|rate| Bucket::full(rate, now)), ..Self::unlimited(now) }
     }
 
     /// One whose lane's settings are not known.
@@ -89,7 +89,7 @@ impl Flow {
             }
             Gate::Free | Gate::Probe => {}
         }
-        let limited = match (&settings.rate, &self.bucket) {
+        let limited = match (settings.rate(), &self.bucket) {
             (Some(rate), Some(bucket)) => bucket.next_at(rate, now),
             _ => None,
         };
@@ -100,7 +100,7 @@ impl Flow {
     /// Something is sent.
     pub(super) fn start(&mut self, settings: &LaneSettings, first_try: bool, now: Timestamp) -> Pass {
         self.used = now;
-        if let Some(rate) = &settings.rate {
+        if let Some(rate) = settings.rate() {
             let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
             // Looked at before: there is a token.
             let _ = bucket.take(rate, now);
@@ -116,7 +116,7 @@ impl Flow {
 
     /// Something was picked and not sent after all.
     pub(super) fn put_back(&mut self, settings: &LaneSettings, generation: u32) {
-        if let (Some(rate), Some(bucket)) = (&settings.rate, &mut self.bucket) {
+        if let (Some(rate), Some(bucket)) = (settings.rate(), &mut self.bucket) {
             bucket.give_back(rate);
         }
         if let Some(pace) = &mut self.pace {
@@ -131,8 +131,8 @@ impl Flow {
     }
 
     /// Whether a retry waits for the budget.
-    pub(super) fn is_postponed(&self, tier: Tier, rank: Reverse<u64>) -> bool {
-        self.postponed[tier.index()].iter().any(|waits| *waits == rank)
+    pub(super) fn is_postponed(&self, tier: Tier, rank: Rank) -> bool {
+        self.postponed[tier.index()].contains(rank)
     }
 
     /// Remembers a retry that waits, if there is room.
@@ -144,7 +144,7 @@ impl Flow {
     /// Whether nothing of it is worth remembering.
     pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
         let quiet = now.since(self.used);
-        let owes = match (settings.and_then(|set| set.rate.as_ref()), &self.bucket) {
+        let owes = match (settings.and_then(LaneSettings::rate), &self.bucket) {
             (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
             _ => false,
         };

@@ -20,8 +20,9 @@ impl Queue {
     pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
         let mut spared: Vec<DeliveryId> = self
             .in_flight
-            .keys()
-            .chain(&self.recording)
+            .iter()
+            .map(|flight| &flight.delivery)
+            .chain(self.recording.iter())
             .filter(|id| id.0 <= upto)
             .filter(|id| {
                 let delivery = &self.items[id].delivery;
@@ -57,7 +58,7 @@ impl Queue {
     /// Pauses a lane.
     pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
         let index = self.lane(lane);
-        self.lane_mut(index).paused = Some(hold);
+        self.lane_mut(index).holds_mut().paused = Some(hold);
         if let Some(until) = hold.until {
             self.timers.set(until, Timer::Lane(lane));
         }
@@ -78,7 +79,9 @@ impl Queue {
     /// Ends a lane's pause.
     pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
         if let Some(index) = self.lane_index.get(&lane).copied() {
-            self.lane_mut(index).paused = None;
+            let lane = self.lane_mut(index);
+            lane.holds_mut().paused = None;
+            lane.release(now);
             self.ring_lane(index, now);
             self.drop_if_idle(index, now);
         }
@@ -93,14 +96,14 @@ impl Queue {
     /// Holds a lane; of two holds the one that lasts longer counts.
     pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
         let index = self.lane(lane);
-        let lane_mut = self.lane_mut(index);
-        let longer = match (lane_mut.hold.map(|held| held.until), hold.until) {
+        let holds = self.lane_mut(index).holds_mut();
+        let longer = match (holds.asked.map(|held| held.until), hold.until) {
             (Some(None), _) => false,
             (Some(Some(held)), Some(asked)) => asked > held,
             _ => true,
         };
         if longer {
-            lane_mut.hold = Some(hold);
+            holds.asked = Some(hold);
             if let Some(until) = hold.until {
                 self.timers.set(until, Timer::Lane(lane));
             }
@@ -144,7 +147,7 @@ impl Queue {
         }
         let settings = lane.settings.as_ref()?;
         if tier == Tier::Engagement
-            && let Some(at) = settings.off_peak.as_ref().and_then(|window| window.opens_at(now))
+            && let Some(at) = settings.off_peak().and_then(|window| window.opens_at(now))
         {
             return Some(Bar::until(Why::OffPeak, at));
         }

@@ -1,12 +1,12 @@
 //! A lane: the queue of one destination, one part for each tier.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::drain::{Drain, Part};
 use super::flow::Flow;
+use super::ready::{Rank, Ready};
 use crate::flow::SharedGate;
 use crate::flow::bucket::Rate;
 use crate::hold::{Hold, Why};
@@ -53,12 +53,19 @@ pub struct LaneSettings {
     pub max_in_flight: u16,
     /// When to try again.
     pub policy: Arc<Policy>,
-    /// How fast it may be sent to, where its owner has said so.
-    pub rate: Option<Rate>,
-    /// When engagement messages may go, where somebody has said so.
-    pub off_peak: Option<OffPeak>,
     /// The scheme, host and port it is at.
     pub origin: Option<OriginId>,
+    /// What most lanes do not have.
+    pub special: Option<Box<Special>>,
+}
+
+/// What is set for some lanes only.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Special {
+    /// How fast it may be sent to.
+    pub rate: Option<Rate>,
+    /// When engagement messages may go.
+    pub off_peak: Option<OffPeak>,
     /// The provider or group of origins it belongs to.
     pub region: Option<RegionId>,
     /// What its provider knows us by.
@@ -75,20 +82,39 @@ impl LaneSettings {
             on_dead: OnDead::Skip,
             max_in_flight: 64,
             policy,
-            rate: None,
-            off_peak: None,
             origin: None,
-            region: None,
-            credential: None,
+            special: None,
         }
+    }
+
+    /// The same, with what most lanes do not have.
+    #[must_use]
+    pub fn with(self, special: Special) -> Self {
+        Self { special: Some(Box::new(special)), ..self }
+    }
+
+    /// How fast it may be sent to.
+    pub fn rate(&self) -> Option<&Rate> {
+        self.special.as_ref()?.rate.as_ref()
+    }
+
+    /// When engagement messages may go.
+    pub fn off_peak(&self) -> Option<&OffPeak> {
+        self.special.as_ref()?.off_peak.as_ref()
+    }
+
+    /// What its provider knows us by.
+    pub fn credential(&self) -> Option<CredentialId> {
+        self.special.as_ref()?.credential
     }
 
     /// The gates it goes through with others, narrowest first.
     pub(super) fn shared(&self) -> [Option<SharedGate>; 3] {
+        let special = self.special.as_ref();
         [
             self.origin.map(SharedGate::Origin),
-            self.region.map(SharedGate::Region),
-            self.credential.map(SharedGate::Credential),
+            special.and_then(|special| special.region).map(SharedGate::Region),
+            special.and_then(|special| special.credential).map(SharedGate::Credential),
         ]
     }
 }
@@ -101,10 +127,8 @@ pub(super) struct Lane {
     pub(super) settings: Option<Arc<LaneSettings>>,
     /// What is known of its destination; `None` before anything was sent.
     pub(super) flow: Option<Box<Flow>>,
-    /// What the receiver asked for, or a credential's fault.
-    pub(super) hold: Option<Hold>,
-    /// Somebody's word.
-    pub(super) paused: Option<Hold>,
+    /// What somebody's word, or the receiver's, keeps from being sent.
+    pub(super) holds: Option<Box<Holds>>,
     /// The earliest timer that will look at it.
     pub(super) wakes_at: Timestamp,
     pub(super) in_flight: u16,
@@ -117,11 +141,27 @@ pub(super) struct Lane {
     pub(super) old_pages: u8,
     /// Whether it stands in a tier's ring.
     pub(super) in_ring: [bool; 3],
+    /// Whether it stands in line for a page.
+    pub(super) hungry: bool,
+    /// New rows that pages under way may bring.
+    pub(super) asked: u16,
     ready: [Ready; 3],
 }
 
-/// Deliveries that may go, the first one first.
-pub(super) type Ready = BinaryHeap<Reverse<u64>>;
+/// Why a whole lane waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holds {
+    /// What the receiver asked for, or a credential's fault.
+    pub(super) asked: Option<Hold>,
+    /// Somebody's word.
+    pub(super) paused: Option<Hold>,
+}
+
+impl Holds {
+    fn holding(&self, now: Timestamp) -> Option<Hold> {
+        self.paused.filter(|hold| hold.holds(now)).or(self.asked.filter(|hold| hold.holds(now)))
+    }
+}
 
 /// What is behind the window of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,14 +189,15 @@ impl Lane {
             id,
             settings: None,
             flow: None,
-            hold: None,
-            paused: None,
+            holds: None,
             wakes_at: Timestamp::MAX,
             in_flight: 0,
             kept: [0; 3],
             overflow: [Overflow::default(); 3],
             old_pages: 0,
             in_ring: [false; 3],
+            hungry: false,
+            asked: 0,
             ready: Default::default(),
         }
     }
@@ -207,8 +248,7 @@ impl Lane {
     /// Nothing of it is worth remembering.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.kept == [0; 3]
-            && self.paused.is_none_or(|hold| !hold.holds(now))
-            && self.hold.is_none_or(|hold| !hold.holds(now))
+            && self.holds.as_ref().is_none_or(|holds| holds.holding(now).is_none())
             && self.old_pages == 0
             && self.overflow.iter().all(|overflow| !overflow.is_spilling())
             && self.flow.as_ref().is_none_or(|flow| flow.is_over(self.settings.as_deref(), now))
@@ -224,16 +264,27 @@ impl Lane {
         if self.settings.is_none() {
             return Some(Hold { why: Why::Store, until: None });
         }
-        if let Some(paused) = self.paused.filter(|hold| hold.holds(now)) {
-            return Some(paused);
-        }
-        self.hold.filter(|hold| hold.holds(now))
+        self.holds.as_ref()?.holding(now)
+    }
+
+    pub(super) fn holds_mut(&mut self) -> &mut Holds {
+        self.holds.get_or_insert_default()
     }
 
     /// Forgets what no longer holds.
     pub(super) fn release(&mut self, now: Timestamp) {
-        self.paused = self.paused.filter(|hold| hold.holds(now));
-        self.hold = self.hold.filter(|hold| hold.holds(now));
+        let Some(holds) = &mut self.holds else { return };
+        holds.paused = holds.paused.filter(|hold| hold.holds(now));
+        holds.asked = holds.asked.filter(|hold| hold.holds(now));
+        if holds.paused.is_none() && holds.asked.is_none() {
+            self.holds = None;
+        }
+    }
+
+    /// Whether one of its holds ends then.
+    pub(super) fn hold_ends(&self, at: Timestamp) -> bool {
+        let holds = self.holds.iter().flat_map(|holds| [holds.asked, holds.paused]).flatten();
+        holds.into_iter().any(|hold| hold.until == Some(at))
     }
 
     pub(super) fn has_slot(&self) -> bool {
@@ -253,14 +304,14 @@ impl Lane {
         self.drain().map_or(Part::Fresh, |drain| drain.part(born))
     }
 
-    pub(super) fn ranked(&self, id: DeliveryId) -> Reverse<u64> {
+    pub(super) fn ranked(&self, id: DeliveryId) -> Rank {
         Reverse(self.rank(id.raw()))
     }
 
     /// Retries over the budget wait with the others again.
     pub(super) fn take_back_postponed(&mut self, tier: Tier) {
         let Some(flow) = &mut self.flow else { return };
-        let postponed = std::mem::take(&mut flow.postponed[tier.index()]);
+        let postponed = flow.postponed[tier.index()].take();
         self.ready[tier.index()].extend(postponed);
     }
 
@@ -283,7 +334,7 @@ impl Lane {
     /// has waited.
     pub(super) fn pop(&mut self, tier: Tier, waited: impl Fn(DeliveryId) -> Duration) -> Option<DeliveryId> {
         if self.drain().is_some() {
-            let first = self.ready[tier.index()].peek().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(*rank)));
+            let first = self.ready[tier.index()].peek().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(rank)));
             let fresh = first.map(waited);
             if let Some(Reverse(rank)) = self.drain_mut().and_then(|drain| drain.pop(tier, fresh)) {
                 return Some(DeliveryId::from_raw(self.rank(rank)));
@@ -311,7 +362,7 @@ impl Lane {
 
     /// Takes everything of a tier that may go, whatever its part.
     pub(super) fn take_ready(&mut self, tier: Tier) -> Vec<DeliveryId> {
-        let mut taken: Vec<Reverse<u64>> = std::mem::take(&mut self.ready[tier.index()]).into_vec();
+        let mut taken = self.ready[tier.index()].take();
         if let Some(drain) = self.drain_mut() {
             drain.take_ready(tier, &mut taken);
         }
@@ -328,8 +379,9 @@ impl Lane {
             self.end_drain();
         }
         if newest(old) != newest(new) {
-            for heap in &mut self.ready {
-                *heap = heap.drain().map(|Reverse(rank)| Reverse(!rank)).collect();
+            for ready in &mut self.ready {
+                let ranks = ready.take();
+                ready.extend(ranks.into_iter().map(|Reverse(rank)| Reverse(!rank)));
             }
         }
         if strict(old) != strict(new) {
@@ -338,13 +390,18 @@ impl Lane {
         self.settings = Some(Arc::clone(settings));
     }
 
+    /// Pages that were asked for and have not come.
+    pub(super) fn pages_under_way(&self) -> u8 {
+        let own = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>();
+        own + self.drain().map_or(0, Drain::pages_under_way) + self.old_pages
+    }
+
     /// Its queues are cut differently from now on, so nobody knows what is behind which: pages under
     /// way say nothing of them. Whether anything may be behind them at all.
     pub(super) fn regroup(&mut self) -> bool {
-        let drained = self.drain().map_or(0, Drain::pages_under_way);
-        let paging = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>() + drained;
+        let paging = self.pages_under_way();
         let more = paging > 0 || self.has_more();
-        self.old_pages = self.old_pages.saturating_add(paging);
+        self.old_pages = paging;
         self.overflow = [if more { Overflow::UNKNOWN } else { Overflow::default() }; 3];
         more
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Queue;
 use super::gate::{Bar, Lifts};
@@ -33,8 +34,18 @@ pub(super) struct Shared {
     settings: SharedSettings,
     bucket: Option<Bucket>,
     parked: BTreeSet<LaneId>,
+    /// When something was last sent through it.
+    used: Timestamp,
+    /// The earliest timer that will look at it.
     wakes_at: Timestamp,
 }
+
+/// How often a gate is looked at that nobody waits at: it may be forgotten.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long one that is not closed is remembered when nobody sends through it.
+const KEPT: Duration = Duration::from_secs(3_600);
+/// Origins with one failing lane that are remembered; nothing is lost with one that is not.
+const SUSPECTS_MAX: usize = 65_536;
 
 impl Shared {
     fn new(settings: SharedSettings, now: Timestamp) -> Self {
@@ -43,6 +54,7 @@ impl Shared {
             bucket: settings.rate.map(|rate| Bucket::full(&rate, now)),
             settings,
             parked: BTreeSet::new(),
+            used: now,
             wakes_at: Timestamp::MAX,
         }
     }
@@ -68,7 +80,7 @@ impl Shared {
 impl Queue {
     /// Takes over what is set for a gate that lanes share.
     pub fn set_shared(&mut self, now: Timestamp, gate: SharedGate, settings: SharedSettings) {
-        let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(settings, now)));
+        let shared = self.shared_entry(gate, now);
         if shared.settings.rate != settings.rate {
             shared.bucket = settings.rate.map(|rate| Bucket::full(&rate, now));
         }
@@ -117,6 +129,28 @@ impl Queue {
         }
     }
 
+    fn shared_entry(&mut self, gate: SharedGate, now: Timestamp) -> &mut Shared {
+        if !self.shared.contains_key(&gate) {
+            let look_at = now + LOOK_EVERY;
+            self.timers.set(look_at, Timer::Gate(gate));
+            let shared = Shared { wakes_at: look_at, ..Shared::new(SharedSettings::default(), now) };
+            self.shared.insert(gate, Box::new(shared));
+        }
+        self.shared.get_mut(&gate).expect("made if it was not there")
+    }
+
+    /// The time has come to look at a gate: it lets through again, or is forgotten.
+    pub(super) fn look_at_gate(&mut self, gate: SharedGate, now: Timestamp) {
+        self.ring_parked(gate, now);
+        self.forget_shared(gate, now);
+        if let Some(shared) = self.shared.get_mut(&gate)
+            && shared.wakes_at == Timestamp::MAX
+        {
+            shared.wakes_at = now + LOOK_EVERY;
+            self.timers.set(shared.wakes_at, Timer::Gate(gate));
+        }
+    }
+
     /// Lets the lanes that wait at a gate try again.
     pub(super) fn ring_parked(&mut self, gate: SharedGate, now: Timestamp) {
         let Some(shared) = self.shared.get_mut(&gate) else { return };
@@ -129,18 +163,19 @@ impl Queue {
         }
     }
 
-    /// Something is sent through a lane's shared gates; which generation of each it belongs to.
-    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [u32; 3] {
+    /// Something is sent through a lane's shared gates; what it passed each of them under.
+    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [Pass; 3] {
         if self.shared.is_empty() {
-            return [Pass::FIRST.generation; 3];
+            return [Pass::FIRST; 3];
         }
         settings.shared().map(|gate| {
-            let Some(shared) = gate.and_then(|gate| self.shared.get_mut(&gate)) else { return Pass::FIRST.generation };
+            let Some(shared) = gate.and_then(|gate| self.shared.get_mut(&gate)) else { return Pass::FIRST };
+            shared.used = now;
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
                 // Looked at before: there is a token.
                 let _ = bucket.take(rate, now);
             }
-            shared.breaker.start(now).generation
+            shared.breaker.start(now)
         })
     }
 
@@ -171,17 +206,15 @@ impl Queue {
             let Some(gate) = gate else { continue };
             if matches!(gate, SharedGate::Credential(_)) {
                 if heard.credential_refused {
-                    let shared =
-                        self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
-                    shared.breaker.trip(now, None);
+                    self.shared_entry(gate, now).breaker.trip(now, None);
                 }
                 continue;
             }
             let is_bad = matches!(heard.signal, Signal::Failure | Signal::Overload);
-            if !is_bad && !self.shared.contains_key(&gate) {
+            if !self.shared.contains_key(&gate) && !(is_bad && self.is_suspect(gate, settings.lane)) {
                 continue;
             }
-            let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
+            let shared = self.shared_entry(gate, now);
             let rule = shared.rule(gate);
             let answer = Answer {
                 generation,
@@ -204,12 +237,22 @@ impl Queue {
         closed
     }
 
+    /// Whether a failure at a gate is worth counting. Most origins have one lane, and one lane alone
+    /// never opens an origin's breaker: it is made once a second one fails.
+    fn is_suspect(&mut self, gate: SharedGate, lane: LaneId) -> bool {
+        let SharedGate::Origin(origin) = gate else { return true };
+        if self.suspects.len() >= SUSPECTS_MAX {
+            self.suspects.clear();
+        }
+        *self.suspects.entry(origin).or_insert(lane) != lane
+    }
+
     /// Forgets a gate that has nothing to say.
     pub(super) fn forget_shared(&mut self, gate: SharedGate, now: Timestamp) {
-        let is_over = |shared: &Box<Shared>| {
-            shared.settings == SharedSettings::default() && shared.breaker.is_as_new(now) && shared.parked.is_empty()
-        };
-        if self.shared.get(&gate).is_some_and(is_over) {
+        let Some(shared) = self.shared.get(&gate) else { return };
+        let is_quiet = shared.breaker.is_as_new(now) || now.since(shared.used) >= KEPT;
+        let is_kept = matches!(gate, SharedGate::Credential(_)) && shared.breaker.standing(now) != Standing::Closed;
+        if is_quiet && !is_kept && shared.settings == SharedSettings::default() && shared.parked.is_empty() {
             self.shared.remove(&gate);
         }
     }
@@ -230,8 +273,12 @@ impl Queue {
 
     /// Makes a gate stand as it did before a restart.
     pub(super) fn restore_shared(&mut self, gate: SharedGate, breaker: Breaker, now: Timestamp) {
-        let shared = self.shared.entry(gate).or_insert_with(|| Box::new(Shared::new(Default::default(), now)));
+        let shared = self.shared_entry(gate, now);
         shared.breaker = breaker;
+        if matches!(gate, SharedGate::Credential(_)) {
+            // No probe tells whether a credential is good again: somebody replaces it.
+            shared.breaker.trip(now, None);
+        }
     }
 
     /// Every gate that lanes share and that has something to say, with the lanes it holds.

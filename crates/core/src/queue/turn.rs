@@ -34,6 +34,9 @@ const AGEING_MOST: u32 = 6;
 /// A tenant is there for this long after its last attempt, and keeps the others to their caps.
 const PRESENT: Duration = Duration::from_secs(60);
 
+/// The least an attempt costs: one that ends within the same millisecond is not for nothing.
+const LEAST_COST: Duration = Duration::from_millis(1);
+
 /// Slot-time is counted in microseconds for a tenant of this weight.
 const UNIT_WEIGHT: u64 = 1_000;
 
@@ -232,14 +235,14 @@ impl Turn {
             // Looked at when it was taken: a token is there.
             let _ = bucket.take(rate, now);
         }
-        self.charge(taken.tier, taken.tenant, micros(expected).max(1));
+        self.charge(taken.tier, taken.tenant, cost(expected));
     }
 
     /// An attempt has ended; what it was charged is put right.
     pub(super) fn landed(&mut self, tier: Tier, tenant: u32, expected: Duration, took: Duration) {
         let entry = self.tenant_mut(tenant);
         entry.in_flight = entry.in_flight.saturating_sub(1);
-        self.charge(tier, tenant, micros(took) - micros(expected).max(1));
+        self.charge(tier, tenant, cost(took) - cost(expected));
         if self.tenant_mut(tenant).blocked == Some(Why::Concurrency) {
             self.release(tenant);
         }
@@ -251,7 +254,8 @@ impl Turn {
         if let (Some(rate), Some(bucket)) = (&entry.settings.rate, &mut entry.bucket) {
             bucket.give_back(rate);
         }
-        self.landed(tier, tenant, expected, Duration::ZERO);
+        entry.in_flight = entry.in_flight.saturating_sub(1);
+        self.charge(tier, tenant, -cost(expected));
         self.release(tenant);
     }
 
@@ -344,8 +348,9 @@ impl Turn {
     }
 }
 
-fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+/// What an attempt of this length costs, in microseconds of slot-time.
+fn cost(took: Duration) -> i64 {
+    i64::try_from(took.max(LEAST_COST).as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

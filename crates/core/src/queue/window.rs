@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::drain::{Part, Span};
+use super::items::Item;
 use super::lane::{Lane, LaneSettings, Order, Overflow};
 use super::timer::Timer;
-use super::{Item, Place, Queue, Stage};
+use super::{Limits, Place, Queue, Stage};
 use crate::delivery::Delivery;
 use crate::hold::Why;
 use crate::id::{DeliveryId, LaneId};
@@ -55,7 +56,7 @@ impl Queue {
     ///
     /// `place` is where its row is now. A strict lane takes its head alone.
     pub fn admit(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> Admission {
-        if self.items.contains_key(&delivery.id) {
+        if self.items.contains(&delivery.id) {
             return Admission::Known;
         }
         let index = self.lane(delivery.lane);
@@ -71,7 +72,7 @@ impl Queue {
 
     /// Whether the window holds it.
     pub fn knows(&self, id: DeliveryId) -> bool {
-        self.items.contains_key(&id)
+        self.items.contains(&id)
     }
 
     /// Takes over a lane's settings, new or changed.
@@ -124,7 +125,14 @@ impl Queue {
         if began && part == Part::Fresh {
             self.spilling_changes.push((id, tier, true));
         }
-        self.hungry.insert(id);
+        self.stand_in_line(index);
+    }
+
+    /// Puts a lane in line for a page.
+    pub(super) fn stand_in_line(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.lane_mut(index).hungry, true) {
+            self.hungry.push_back(index);
+        }
     }
 
     /// Takes note of a delivery that was made.
@@ -137,25 +145,28 @@ impl Queue {
     /// A page is always the first rows of its queue: those the window knows are passed over, so
     /// no cursor can lose a row that was committed late.
     pub fn next_page(&mut self, now: Timestamp) -> Option<PageWanted> {
-        while self.items.len() < self.limits.window {
-            let lane = self.hungry.pop_first()?;
-            if let Some(wanted) = self.page_wanted(lane, now) {
-                // Another tier of the lane may want one too.
-                self.hungry.insert(lane);
+        while self.items.len() + self.asked < self.limits.window {
+            let index = self.hungry.pop_front()?;
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            lane.hungry = false;
+            if let Some(wanted) = self.page_wanted(index, now) {
+                // Another queue of the lane may want one too.
+                self.stand_in_line(index);
                 return Some(wanted);
             }
         }
         None
     }
 
-    fn page_wanted(&mut self, lane: LaneId, now: Timestamp) -> Option<PageWanted> {
-        let index = *self.lane_index.get(&lane)?;
+    fn page_wanted(&mut self, index: u32, now: Timestamp) -> Option<PageWanted> {
         let order = self.lane_ref(index).settings.as_ref()?.order;
         if self.holding(self.lane_ref(index), now).is_some() {
             return None;
         }
-        let per_queue = self.limits.per_queue;
-        let entry = self.lane_mut(index);
+        let half = self.page_size();
+        let entry = self.lanes.get_mut(index).expect("an indexed lane is there");
+        let lane = entry.id;
+        let most = room(&self.limits, entry);
         if entry.old_pages > 0 {
             return None;
         }
@@ -165,22 +176,25 @@ impl Queue {
             let wanted = more && entry.kept == [0; 3] && !entry.overflow[0].paging;
             return wanted.then(|| {
                 entry.overflow[0].paging = true;
+                entry.asked += 1;
+                self.asked += 1;
                 PageWanted { lane, tier: Tier::ALL[0], order, span: Span::ALL, limit: 1 }
             });
         }
         for part in Part::all().take(if entry.drain().is_some() { usize::MAX } else { 1 }) {
             for tier in Tier::ALL {
-                let (kept, half) = (entry.kept[tier.index()], per_queue / 2);
-                let has_room = if entry.drain().is_some() {
-                    entry.ready_count(part, tier) <= half as usize && kept <= per_queue + half
-                } else {
-                    kept <= half
-                };
+                let kept = entry.kept[tier.index()];
+                // Entries of what has ended since are counted as ready until their turn comes.
+                let few = kept <= half || entry.ready_count(part, tier) <= half as usize;
+                let has_room = few && kept < most;
                 let overflow = entry.overflow(part, tier);
                 if overflow.more && !overflow.paging && has_room {
                     overflow.paging = true;
+                    let new = u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX);
+                    entry.asked = entry.asked.saturating_add(new);
+                    self.asked += usize::from(new);
                     let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
-                    return Some(PageWanted { lane, tier, order, span, limit: kept + half.max(1) });
+                    return Some(PageWanted { lane, tier, order, span, limit: kept + u32::from(new) });
                 }
             }
         }
@@ -190,11 +204,11 @@ impl Queue {
     /// A page came: whether the store may hold more of these rows than the window.
     pub fn paged(&mut self, now: Timestamp, id: LaneId, tier: Tier, span: Span, more: bool) {
         let Some(index) = self.lane_index.get(&id).copied() else { return };
+        self.page_came(index);
         let lane = self.lane_mut(index);
         if lane.old_pages > 0 {
             lane.old_pages -= 1;
-            self.hungry.insert(id);
-            return;
+            return self.stand_in_line(index);
         }
         let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(span.from));
         let missed = std::mem::take(&mut lane.overflow(part, tier).since);
@@ -203,7 +217,7 @@ impl Queue {
         }
         *lane.overflow(part, tier) = Overflow { more: more || missed, paging: false, since: false };
         if more || missed {
-            self.hungry.insert(id);
+            self.stand_in_line(index);
         } else if lane.is_strict() {
             self.spilling_changes.extend(Tier::ALL.map(|tier| (id, tier, false)));
         } else if part == Part::Fresh {
@@ -211,6 +225,22 @@ impl Queue {
         }
         self.tidy_flow(index, now);
         self.drop_if_idle(index, now);
+    }
+
+    /// How many rows of one queue a page brings: half of what the window has for each.
+    fn page_size(&self) -> u32 {
+        let each = self.limits.window / self.lanes.len().max(1);
+        (u32::try_from(each).unwrap_or(u32::MAX).min(self.limits.per_queue) / 2).max(1)
+    }
+
+    /// Nothing more is expected of one of a lane's pages: its share of what they may bring is given
+    /// back, with the last one the rest.
+    fn page_came(&mut self, index: u32) {
+        let lane = self.lane_mut(index);
+        let pages = u16::from(lane.pages_under_way()).max(1);
+        let back = lane.asked / pages;
+        lane.asked -= back;
+        self.asked -= usize::from(back);
     }
 
     /// Rows to write as spilled because the window is nearly full: what waits in held lanes makes
@@ -221,10 +251,10 @@ impl Queue {
         if self.items.len() < self.limits.window / 4 * 3 {
             return shed;
         }
-        let lanes = u32::try_from(self.lanes.len()).expect("the window bounds the number of lanes");
+        let lanes = self.lanes.bound();
         for step in 0..lanes {
             let index = (self.shed_from + step) % lanes;
-            if self.lanes[index as usize].is_some() && self.holding(self.lane_ref(index), now).is_some() {
+            if self.lanes.get(index).is_some_and(|lane| self.holding(lane, now).is_some()) {
                 self.shed_lane(index, now, &mut shed);
             }
             if self.items.len() < self.limits.window / 2 {
@@ -263,27 +293,24 @@ impl Queue {
         }
         // A receipt is waited for whatever the lane does; everything else needs its queue's room.
         matches!(delivery.state, State::AwaitingAck { .. })
-            || (lane.kept[delivery.tier.index()] < self.room(lane)
+            || (lane.kept[delivery.tier.index()] < room(&self.limits, lane)
                 && self.items.len() < self.limits.window
                 && (lane.settings.is_none() || self.holding(lane, now).is_none()))
-    }
-
-    /// How many of one tier the window takes of a lane; a backlog must not keep fresh ones out.
-    fn room(&self, lane: &Lane) -> u32 {
-        if lane.drain().is_some() { self.limits.per_queue * 2 } else { self.limits.per_queue }
     }
 
     pub(super) fn insert(&mut self, delivery: Delivery, place: Place, stage: Stage) {
         let index = self.lane(delivery.lane);
         self.lane_mut(index).kept[delivery.tier.index()] += 1;
-        self.items.insert(delivery.id, Item { delivery, place, stage });
+        self.items.insert(Item { delivery, lane: index, number: 0, place, stage });
     }
 
     /// Lets one wait for its due time; when that has come it is ready at once.
     pub(super) fn wait(&mut self, id: DeliveryId, now: Timestamp) {
         let item = self.items.get_mut(&id).expect("waits in the window");
+        if item.stage == Stage::Recording {
+            self.recording.remove(item.number);
+        }
         item.stage = Stage::Waiting;
-        self.recording.remove(&id);
         let due = item.delivery.state.due().unwrap_or(now);
         if let Some(at) = item.delivery.expiry.at() {
             self.timers.set(at, Timer::Over(id));
@@ -301,13 +328,13 @@ impl Queue {
             self.unsent(id, now);
         }
         let Some(item) = self.items.remove(&id) else { return };
-        self.recording.remove(&id);
-        if let Some(index) = self.lane_index.get(&item.delivery.lane).copied() {
-            let kept = &mut self.lane_mut(index).kept[item.delivery.tier.index()];
-            *kept = kept.saturating_sub(1);
-            self.ring_lane(index, now);
-            self.drop_if_idle(index, now);
+        if item.stage == Stage::Recording {
+            self.recording.remove(item.number);
         }
+        let kept = &mut self.lane_mut(item.lane).kept[item.delivery.tier.index()];
+        *kept = kept.saturating_sub(1);
+        self.ring_lane(item.lane, now);
+        self.drop_if_idle(item.lane, now);
     }
 
     // --- lanes ---
@@ -316,26 +343,21 @@ impl Queue {
         if let Some(index) = self.lane_index.get(&id) {
             return *index;
         }
-        let index = self.free_lanes.pop().unwrap_or_else(|| {
-            self.lanes.push(None);
-            u32::try_from(self.lanes.len() - 1).expect("the window bounds the number of lanes")
-        });
-        self.lanes[index as usize] = Some(Lane::new(id));
+        let index = self.lanes.insert(Lane::new(id));
         self.lane_index.insert(id, index);
         index
     }
 
     pub(super) fn lane_ref(&self, index: u32) -> &Lane {
-        self.lanes[index as usize].as_ref().expect("an indexed lane is there")
+        self.lanes.get(index).expect("an indexed lane is there")
     }
 
     pub(super) fn lane_mut(&mut self, index: u32) -> &mut Lane {
-        self.lanes[index as usize].as_mut().expect("an indexed lane is there")
+        self.lanes.get_mut(index).expect("an indexed lane is there")
     }
 
     pub(super) fn lane_of(&self, id: DeliveryId) -> Option<&Lane> {
-        let lane = self.items.get(&id)?.delivery.lane;
-        self.lane_index.get(&lane).map(|index| self.lane_ref(*index))
+        self.items.get(&id).map(|item| self.lane_ref(item.lane))
     }
 
     /// Puts a lane in its tier's ring if it has something to send and may.
@@ -364,14 +386,13 @@ impl Queue {
         }
         let lane = self.lane_ref(index);
         if lane.has_more() {
-            let id = lane.id;
-            self.hungry.insert(id);
+            self.stand_in_line(index);
         }
     }
 
     pub(super) fn ring_every_lane(&mut self, now: Timestamp) {
-        for index in 0..u32::try_from(self.lanes.len()).expect("the window bounds the number of lanes") {
-            if self.lanes[index as usize].is_some() {
+        for index in 0..self.lanes.bound() {
+            if self.lanes.get(index).is_some() {
                 self.ring_lane(index, now);
             }
         }
@@ -386,11 +407,15 @@ impl Queue {
         if lane.is_idle(now) {
             let id = lane.id;
             self.lane_index.remove(&id);
-            self.lanes[index as usize] = None;
-            self.free_lanes.push(index);
+            self.lanes.remove(index);
             self.troubled.remove(&id);
         } else if let Some(at) = lane.flow.as_ref().map(|flow| flow.over_at(now)) {
             self.wake_lane(index, at, now);
         }
     }
+}
+
+/// How many of one tier the window takes of a lane; a backlog must not keep fresh ones out.
+fn room(limits: &Limits, lane: &Lane) -> u32 {
+    if lane.drain().is_some() { limits.per_queue.saturating_mul(2) } else { limits.per_queue }
 }

@@ -4,7 +4,7 @@
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
-use posthaste_core::queue::Explained;
+use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query};
@@ -32,10 +32,14 @@ pub enum Command {
     Receipt(DeliveryId),
     /// Why does a delivery wait whose row has this lane and state?
     Explain(DeliveryId, LaneId, State),
+    /// Which breakers are not closed?
+    Breakers,
+    /// Reset a breaker: in force at once, and as durable as breakers are.
+    Reset(BreakerOf, Reset),
 }
 
 /// What became of a [`Command`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is durable and in force.
     Done,
@@ -46,10 +50,12 @@ pub enum Answer {
         /// May still arrive.
         in_flight: u64,
     },
-    /// Nothing to do: the delivery has ended, or was never sent.
+    /// Nothing to do: the delivery has ended or was never sent, the breaker is closed.
     Nothing,
     /// Why it waits.
     Explained(Explained),
+    /// Those that are not closed, lanes first.
+    Breakers(Vec<BreakerShown>),
 }
 
 impl Dispatch {
@@ -74,6 +80,11 @@ impl Dispatch {
             Command::Explain(delivery, lane, state) => {
                 let explained = self.explain(now, delivery, lane, state);
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
+            }
+            Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
+            Command::Reset(of, how) => {
+                let answer = if self.reset(now, of, how) { Answer::Done } else { Answer::Nothing };
+                effects.push(Effect::Answer(ticket, answer));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{LaneSettings, Shed};
+use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
 use posthaste_store::{Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
 
 use super::asked::Ticket;
@@ -29,6 +29,8 @@ pub enum Call {
     Pause(Pause, Ticket),
     /// End a pause, and those before it.
     Resume(PauseScope, PauseNumber, Ticket),
+    /// Remember the breakers that are not closed, in place of those remembered before.
+    Remember(Vec<SoftBreaker>),
 }
 
 /// The answer to a [`Call`].
@@ -59,6 +61,8 @@ pub enum Reply {
     Paused(Ticket),
     /// The pause is over, and those before it.
     Resumed(PauseScope, PauseNumber, Ticket),
+    /// The breakers are remembered.
+    Remembered,
     /// The store could not: the call is made again.
     Failed(Call),
 }
@@ -91,6 +95,10 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
         Call::Resume(scope, pause, ticket) => {
             store.resume(session, scope).await?;
             Reply::Resumed(scope, pause, ticket)
+        }
+        Call::Remember(breakers) => {
+            store.remember(session, breakers).await?;
+            Reply::Remembered
         }
     })
 }

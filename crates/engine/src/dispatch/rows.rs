@@ -78,6 +78,7 @@ impl Dispatch {
             self.queue.spilled(lane, tier, DeliveryId::from_raw(0));
             self.ask_for(lane);
         }
+        self.restore_breakers(now, start.breakers);
         self.late.start(now);
         self.look_for_over_at = now;
         self.read(Query::Left { after: None, before: self.session.writer }, SCAN_PAGE, effects);

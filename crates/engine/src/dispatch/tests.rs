@@ -4,9 +4,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::fanout::{Candidate, Fanout};
+use posthaste_core::flow::breaker::{Opened, Rule, Soft};
 use posthaste_core::id::{MessageId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order};
+use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
 use posthaste_store::{Accepted, MemoryStore, NewDelivery};
 
 use super::call::perform;
@@ -19,20 +20,31 @@ struct Rig {
     session: Session,
     calls: VecDeque<Call>,
     sent: Vec<DeliveryId>,
-    answered: Vec<Ticket>,
+    answered: Vec<(Ticket, Answer)>,
+    /// Every set of breakers the store was told to remember.
+    remembered: Vec<Vec<SoftBreaker>>,
 }
 
 impl Rig {
     fn new() -> Self {
-        let store = MemoryStore::default();
+        Self::over(MemoryStore::default(), 0)
+    }
+
+    /// A session over what earlier ones left.
+    fn over(store: MemoryStore, ms: i64) -> Self {
         let start = store.lock().open();
         let session = start.session;
         let dispatch = Dispatch::new(Limits::default(), session);
-        let (calls, sent, answered) = (VecDeque::new(), Vec::new(), Vec::new());
-        let mut rig = Self { store, dispatch, session, calls, sent, answered };
-        rig.step(0, Event::Started(Box::new(start)));
-        rig.every_call(0);
+        let (calls, sent, answered, remembered) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut rig = Self { store, dispatch, session, calls, sent, answered, remembered };
+        rig.step(ms, Event::Started(Box::new(start)));
+        rig.every_call(ms);
         rig
+    }
+
+    /// The process dies and another begins.
+    fn restart(self, ms: i64) -> Self {
+        Self::over(self.store, ms)
     }
 
     fn step(&mut self, ms: i64, event: Event) {
@@ -41,10 +53,26 @@ impl Rig {
         for effect in effects {
             match effect {
                 Effect::Send(send) => self.sent.push(send.start.delivery),
-                Effect::Store(call) => self.calls.push_back(call),
-                Effect::Answer(ticket, _) => self.answered.push(ticket),
+                Effect::Store(call) => {
+                    if let Call::Remember(breakers) = &call {
+                        self.remembered.push(breakers.clone());
+                    }
+                    self.calls.push_back(call);
+                }
+                Effect::Answer(ticket, answer) => self.answered.push((ticket, answer)),
             }
         }
+    }
+
+    /// Wakes the loop whenever it wants to be, until then; how often that was.
+    fn sleep_until(&mut self, ms: i64) -> usize {
+        let mut wakes = 0;
+        while let Some(wake) = self.dispatch.wake_at().map(since_start).filter(|wake| *wake <= ms) {
+            wakes += 1;
+            self.step(wake, Event::Woke);
+            self.every_call(wake);
+        }
+        wakes
     }
 
     fn ask(&mut self, ms: i64, ticket: u64, command: Command) {
@@ -99,8 +127,29 @@ impl Rig {
     }
 
     fn send(&mut self, seq: u64, lane: &Arc<LaneSettings>) {
+        self.send_at(1, seq, lane);
+    }
+
+    fn send_at(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
         let arrived = self.accept(seq, lane);
-        self.step(1, arrived);
+        self.step(ms, arrived);
+    }
+
+    /// Messages from `seq` on fail one after the other until the lane's breaker opens.
+    fn break_lane(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
+        for n in 0..u64::from(Rule::ENDPOINT.in_a_row) {
+            assert_eq!(self.dispatch.standing(at(ms), lane.lane), Standing::Closed);
+            let before = self.sent.len();
+            self.send_at(ms, seq + 10 * n, lane);
+            assert_eq!(self.sent.len(), before + 1, "while it is closed, what comes is sent");
+            self.step(ms, finished(self.sent[before], Cause::InternalError));
+        }
+        assert!(matches!(self.dispatch.standing(at(ms), lane.lane), Standing::Open { .. }));
+    }
+
+    /// Whose breakers the next start would find not closed. The session is over then.
+    fn left_behind(self) -> Vec<BreakerOf> {
+        self.store.lock().open().breakers.iter().map(|breaker| breaker.of).collect()
     }
 
     fn state(&self, id: DeliveryId, ms: i64) -> State {
@@ -112,14 +161,22 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_000_000 + ms)
 }
 
+fn since_start(at: Timestamp) -> i64 {
+    at.as_millis() - 1_000_000
+}
+
 fn lane(order: Order, on_dead: OnDead) -> Arc<LaneSettings> {
-    let (lane, tenant) = (LaneId::from_raw(7), TenantId::from_raw(1));
-    Arc::new(LaneSettings {
-        order,
-        on_dead,
-        max_in_flight: 10,
-        ..LaneSettings::new(lane, tenant, Arc::new(Policy::default()))
-    })
+    Arc::new(LaneSettings { order, on_dead, ..settings(7) })
+}
+
+/// A lane whose messages go as they come.
+fn fifo(n: u64) -> Arc<LaneSettings> {
+    Arc::new(settings(n))
+}
+
+fn settings(lane: u64) -> LaneSettings {
+    let (lane, tenant) = (LaneId::from_raw(lane), TenantId::from_raw(1));
+    LaneSettings { max_in_flight: 10, ..LaneSettings::new(lane, tenant, Arc::new(Policy::default())) }
 }
 
 fn finished(delivery: DeliveryId, cause: Cause) -> Event {
@@ -137,7 +194,7 @@ fn a_resume_under_way_does_not_undo_a_later_pause() {
     rig.ask(2, 2, Command::Resume(PauseScope::All));
     rig.ask(3, 3, Command::Pause(EVERYTHING));
     rig.every_call(4);
-    assert_eq!(rig.answered.last(), Some(&Ticket(3)), "the pause is in force");
+    assert_eq!(rig.answered.last(), Some(&(Ticket(3), Answer::Done)), "the pause is in force");
     rig.send(1, &lane(Order::Fifo, OnDead::Skip));
     assert_eq!(rig.sent, [], "nothing is sent while paused");
 }
@@ -220,4 +277,128 @@ fn a_fault_of_our_own_spends_no_attempt_and_writes_nothing() {
     rig.step(wake.as_millis() - 1_000_000, Event::Woke);
     assert_eq!(rig.sent, [id, id]);
     assert_eq!(rig.store.lock().delivery(id, wake).expect("it is pending").delivery.attempts, 0);
+}
+
+#[test]
+fn a_breaker_that_was_open_before_a_restart_lets_one_probe_go_first() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    rig.break_lane(10, 10, &lane);
+    rig.sleep_until(6_000);
+    let mut rig = rig.restart(7_000);
+    assert!(matches!(rig.dispatch.standing(at(7_000), lane.lane), Standing::HalfOpen { .. }));
+    for seq in [10, 20, 30, 40, 50] {
+        rig.send_at(7_001, seq, &lane);
+    }
+    for probe in 0..3 {
+        assert_eq!(rig.sent.len(), probe + 1, "one goes at a time");
+        rig.step(7_002, finished(rig.sent[probe], Cause::Ok));
+    }
+    assert_eq!(rig.dispatch.standing(at(7_002), lane.lane), Standing::Closed);
+}
+
+#[test]
+fn while_every_breaker_is_closed_nothing_is_remembered_and_nobody_is_woken_for_it() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    rig.sleep_until(1_000_000);
+    let before = rig.dispatch.wake_at();
+    for (seq, cause) in [(10, Cause::Ok), (20, Cause::NotFound), (30, Cause::Ok)] {
+        rig.send_at(1_000_001, seq, &lane);
+        let sent = *rig.sent.last().expect("the lane is well");
+        rig.step(1_000_002, finished(sent, cause));
+        rig.every_call(1_000_002);
+    }
+    assert_eq!(rig.dispatch.wake_at(), before);
+    rig.sleep_until(2_000_000);
+    assert_eq!(rig.remembered, Vec::<Vec<SoftBreaker>>::new());
+}
+
+#[test]
+fn breakers_that_changed_are_remembered_every_five_seconds_one_write_at_a_time() {
+    let mut rig = Rig::new();
+    let whose =
+        |rig: &Rig| rig.remembered.iter().map(|set| set.iter().map(|one| one.of).collect()).collect::<Vec<Vec<_>>>();
+    let [first, second] = [7, 8].map(|n| BreakerOf::Lane(LaneId::from_raw(n)));
+    rig.break_lane(1_000, 10, &fifo(7));
+    rig.every_call(1_000);
+    assert_eq!(rig.remembered, Vec::<Vec<SoftBreaker>>::new(), "they were looked at when the first attempt failed");
+    assert_eq!(rig.dispatch.wake_at(), Some(at(6_000)));
+    rig.step(6_000, Event::Woke);
+    assert_eq!(whose(&rig), [vec![first]]);
+    // The write is slow.
+    rig.break_lane(7_000, 1_000, &fifo(8));
+    rig.step(11_000, Event::Woke);
+    assert_eq!(whose(&rig).len(), 1, "one is under way");
+    rig.every_call(11_001);
+    assert_eq!(whose(&rig), [vec![first], vec![first, second]]);
+    rig.sleep_until(25_000);
+    assert_eq!(whose(&rig).len(), 2, "nothing has changed since");
+    assert_eq!(rig.left_behind(), [first, second]);
+}
+
+#[test]
+fn a_drain_is_over_once_what_changed_of_breakers_is_remembered() {
+    let mut rig = Rig::new();
+    rig.send_at(1_000, 10, &fifo(9));
+    rig.break_lane(1_001, 1_000, &fifo(7));
+    rig.every_call(1_001);
+    rig.step(1_002, Event::Drain);
+    rig.step(1_003, finished(rig.sent[0], Cause::Ok));
+    rig.first_call(1_004);
+    assert!(!rig.dispatch.is_drained(), "the breakers are being remembered");
+    rig.every_call(1_005);
+    assert!(rig.dispatch.is_drained());
+    assert_eq!(rig.left_behind(), [BreakerOf::Lane(LaneId::from_raw(7))]);
+}
+
+#[test]
+fn a_breaker_whose_endpoint_is_gone_is_forgotten_in_the_end() {
+    let store = MemoryStore::default();
+    let session = store.lock().open().session;
+    let soft = Soft { since: at(0), hold: Duration::from_secs(30) };
+    let breaker = SoftBreaker { of: BreakerOf::Lane(LaneId::from_raw(7)), soft };
+    store.lock().remember(session, &[breaker]).expect("this session owns the store");
+    let mut rig = Rig::over(store, 1_000);
+    rig.sleep_until(3_000_000);
+    assert_eq!(rig.remembered.len(), 0, "it may still be needed");
+    rig.sleep_until(4_000_000);
+    assert_eq!(rig.remembered, [vec![]]);
+    assert_eq!(rig.left_behind(), []);
+}
+
+#[test]
+fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    let of = BreakerOf::Lane(lane.lane);
+    let shown = |rig: &Rig| match &rig.answered.last().expect("it was asked").1 {
+        Answer::Breakers(shown) => shown.clone(),
+        other => panic!("{other:?}"),
+    };
+    rig.ask(1, 1, Command::Breakers);
+    assert_eq!(shown(&rig), []);
+    rig.ask(1, 2, Command::Reset(of, Reset::Force));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::Nothing)), "it is closed");
+
+    rig.break_lane(10, 10, &lane);
+    for seq in [1_000, 1_010] {
+        rig.send_at(11, seq, &lane);
+    }
+    rig.every_call(11);
+    let before = rig.sent.len();
+    rig.ask(12, 3, Command::Breakers);
+    let [BreakerShown { standing: Standing::Open { since, .. }, opened, .. }] = shown(&rig)[..] else {
+        panic!("it is open")
+    };
+    assert_eq!((since, opened), (at(10), Some(Opened::InARow(10))));
+
+    rig.ask(13, 4, Command::Reset(of, Reset::Probe));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(4), Answer::Done)));
+    rig.every_call(13);
+    assert_eq!(rig.sent.len(), before + 1, "a probe goes before the end of the hold, alone");
+    rig.ask(14, 5, Command::Reset(of, Reset::Force));
+    assert_eq!(rig.dispatch.standing(at(14), lane.lane), Standing::Closed);
+    rig.ask(15, 6, Command::Breakers);
+    assert_eq!(shown(&rig), []);
 }

@@ -1,9 +1,12 @@
 //! Sessions: who may write.
 
+use std::time::Duration;
+
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::WriterId;
-use posthaste_core::queue::Place;
+use posthaste_core::queue::{BreakerOf, Place, SoftBreaker};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
@@ -13,6 +16,7 @@ use crate::{Store, StoreError};
 pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
     let start = &case.start;
     case.check(start.cuts.is_empty() && start.pauses.is_empty() && start.spilled.is_empty(), "it starts empty");
+    case.check(start.breakers.is_empty(), "every breaker is closed");
     let before = WriterId::new(100).expect("a small number");
     case.same("no rows", case.page(Query::Left { after: None, before }, MANY).await.rows, Vec::new());
 }
@@ -50,6 +54,9 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("uncut", store.uncut(older, scope).await);
     fenced("pause", store.pause(older, Pause { scope: PauseScope::All, until: None }).await);
     fenced("resume", store.resume(older, PauseScope::All).await);
+    let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
+    let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };
+    fenced("remember", store.remember(older, vec![breaker]).await);
     fenced("put_endpoint", store.put_endpoint(older, endpoint(2)).await);
 
     let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
@@ -60,5 +67,6 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     case.same("no endpoint was made", case.done("endpoint", store.endpoint(endpoint(2).id).await), None);
     let start = case.reopen().await;
     case.check(start.pauses.is_empty() && start.cuts.is_empty(), "neither pause nor cut");
+    case.check(start.breakers.is_empty(), "nor breaker");
     case.check(start.session.id > newer.id, "the newer session was in force");
 }

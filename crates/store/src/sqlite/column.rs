@@ -6,8 +6,9 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{OnDead, Order, Place};
+use posthaste_core::flow::SharedGate;
+use posthaste_core::id::{CredentialId, DeliveryId, Key, LaneId, MessageId, OriginId, RegionId, TenantId};
+use posthaste_core::queue::{BreakerOf, OnDead, Order, Place};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -287,6 +288,29 @@ pub(super) fn stored_pause_scope(kind: i64, scope: i64) -> Result<PauseScope, St
     }
 }
 
+/// Whose breaker it is, as two columns. Origins are known by a hash that needs all 64 bits, which
+/// [`key`] would cut.
+pub(super) fn breaker_columns(of: BreakerOf) -> (u8, i64) {
+    match of {
+        BreakerOf::Lane(lane) => (0, lane.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Origin(origin)) => (1, origin.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Region(region)) => (2, region.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Credential(credential)) => (3, credential.raw().cast_signed()),
+    }
+}
+
+/// Whose breaker it is, in two columns.
+pub(super) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError> {
+    let id = Key::from_raw(id.cast_unsigned());
+    match kind {
+        0 => Ok(BreakerOf::Lane(LaneId(id))),
+        1 => Ok(BreakerOf::Shared(SharedGate::Origin(OriginId(id)))),
+        2 => Ok(BreakerOf::Shared(SharedGate::Region(RegionId(id)))),
+        3 => Ok(BreakerOf::Shared(SharedGate::Credential(CredentialId(id)))),
+        _ => Err(damaged("a breaker's kind", kind)),
+    }
+}
+
 /// Causes by their number. New ones go to the end; none ever moves or leaves.
 const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::Ok,
@@ -413,5 +437,6 @@ mod tests {
         assert!(stored_place(-1).is_err());
         assert!(join(4, 0, None).is_err(), "dead needs a cause");
         assert!(stored_key(-1).is_err());
+        assert!(stored_breaker(4, 0).is_err());
     }
 }

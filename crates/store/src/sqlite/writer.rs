@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, TenantId, WriterId};
+use posthaste_core::queue::SoftBreaker;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +18,7 @@ use super::arrivals::{self, Arrivals};
 use super::column::key;
 use super::settle::Settle;
 use super::thread::Joined;
-use super::{Shared, cut, endpoint, failed, page, pause};
+use super::{Shared, breaker, cut, endpoint, failed, page, pause};
 use crate::StoreError;
 use crate::row::{Accepted, Arrival, Endpoint, Pause, PauseScope, Session, Settled, Settlement, Start};
 
@@ -70,6 +71,7 @@ pub(super) enum Change {
     Uncut(Scope),
     Pause(Pause),
     Resume(PauseScope),
+    Remember(Vec<SoftBreaker>),
     PutEndpoint(Box<Endpoint>),
 }
 
@@ -153,7 +155,7 @@ fn fitting(waiting: &[Request]) -> usize {
 }
 
 impl Request {
-    /// Deliveries and payload bytes it writes.
+    /// Rows and payload bytes it writes.
     fn weight(&self) -> (usize, usize) {
         match self {
             Self::Accept { messages, .. } => (
@@ -162,6 +164,7 @@ impl Request {
             ),
             Self::Settle { settlements, .. } => (settlements.len(), 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
+            Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
             Self::Open { .. } | Self::Cut { .. } | Self::Change { .. } | Self::Stop => (1, 0),
         }
     }
@@ -187,6 +190,7 @@ impl Request {
                 Change::Uncut(_) => "forget a cut",
                 Change::Pause(_) => "record a pause",
                 Change::Resume(_) => "end a pause",
+                Change::Remember(_) => "remember breakers",
                 Change::PutEndpoint(_) => "put an endpoint",
             },
             Self::Stop => "stop",
@@ -309,6 +313,7 @@ impl<'c> Group<'c> {
             Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
             Change::Pause(pause) => pause::put(self.conn, *pause)?,
             Change::Resume(scope) => pause::remove(self.conn, *scope)?,
+            Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
             Change::PutEndpoint(endpoint) => {
                 let before = endpoint::put(self.conn, endpoint)?;
                 self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
@@ -332,6 +337,7 @@ fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
         cuts: cut::all(conn)?,
         pauses: pause::all(conn)?,
         spilled: page::spilled_queues(conn)?,
+        breakers: breaker::all(conn)?,
     })
 }
 

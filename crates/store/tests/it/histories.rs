@@ -8,8 +8,12 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
-use posthaste_core::queue::{OnDead, Order, Place, Record, Span};
+use posthaste_core::flow::SharedGate;
+use posthaste_core::flow::breaker::Soft;
+use posthaste_core::id::{
+    CredentialId, DeliveryId, EndpointId, Key, LaneId, MessageId, OriginId, RegionId, Shard, TenantId, WriterId,
+};
+use posthaste_core::queue::{BreakerOf, OnDead, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -50,6 +54,7 @@ enum Step {
         kind: u8,
         of: u64,
     },
+    Remember(Vec<SoftBreaker>),
     PutEndpoint {
         lane: u64,
         secrets: usize,
@@ -109,6 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any::<bool>(), pick).prop_map(|(lane, of)| Step::Uncut { lane, of }),
         1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
         1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
+        1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
         1 => (0..LANES, 0_usize..3, order()).prop_map(|(lane, secrets, order)| Step::PutEndpoint { lane, secrets, order }),
         1 => Just(Step::Open),
         1 => Just(Step::Restart),
@@ -123,6 +129,19 @@ fn draft() -> impl Strategy<Value = Draft> {
     ];
     (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>())
         .prop_map(|(lane, tier, place, due, expiry, acks)| Draft { lane, tier, place, due, expiry, acks })
+}
+
+fn breaker() -> impl Strategy<Value = SoftBreaker> {
+    let of = prop_oneof![
+        (0..LANES).prop_map(|lane| BreakerOf::Lane(LaneId::from_raw(lane))),
+        any::<u64>().prop_map(|origin| BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(origin)))),
+        (0..LANES).prop_map(|region| BreakerOf::Shared(SharedGate::Region(RegionId::from_raw(region)))),
+        (0..LANES).prop_map(|key| BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(key)))),
+    ];
+    (of, 0_i64..50, 0_u64..300_000).prop_map(|(of, since, hold)| SoftBreaker {
+        of,
+        soft: Soft { since: at(since), hold: Duration::from_millis(hold) },
+    })
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
@@ -241,6 +260,10 @@ impl Both {
                 let scope = pause_scope(kind, of);
                 same(self.memory.resume(self.session, scope).await, self.sqlite().resume(self.session, scope).await);
             }
+            Step::Remember(breakers) => {
+                let expected = self.memory.remember(self.session, breakers.clone()).await;
+                same(expected, self.sqlite().remember(self.session, breakers).await);
+            }
             Step::PutEndpoint { lane, secrets, order } => self.put_endpoint(endpoint(lane, secrets, order)).await,
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
@@ -333,7 +356,7 @@ impl Both {
     async fn begin(&mut self) {
         let expected = self.memory.open().await.expect("memory opens");
         let found = self.sqlite().open().await.expect("it opens");
-        let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled);
+        let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled, start.breakers);
         self.session = expected.session;
         self.next = 1;
         assert_eq!(parts(found), parts(expected));

@@ -1,6 +1,6 @@
 //! Moves time on: messages are created, the dispatch loop decides, the receiver answers, the store
 //! takes a moment. Nothing else can happen, so there is no heap of events: the next moment is the
-//! earliest of four.
+//! earliest of a few.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -61,6 +61,8 @@ struct World {
     messages: u64,
     /// What the store will tell the loop, in order.
     told: VecDeque<(Timestamp, Event)>,
+    /// Requests that leave in this moment.
+    leaving: Vec<DeliveryId>,
     /// Requests under way, by when they end and which left first.
     answers: BTreeMap<(Timestamp, u64), Finished>,
     requests: u64,
@@ -86,6 +88,7 @@ impl World {
             next_message: Duration::ZERO,
             messages: 0,
             told: VecDeque::new(),
+            leaving: Vec::new(),
             answers: BTreeMap::new(),
             requests: 0,
             effects: Vec::new(),
@@ -112,7 +115,9 @@ impl World {
         let told = self.told.front().map(|(at, _)| *at);
         let answer = self.answers.first_key_value().map(|((at, _), _)| *at);
         let wake = self.dispatch.wake_at().map(|at| at.max(self.now + Duration::from_millis(1)));
-        [told, answer, wake].into_iter().flatten().fold(message, Timestamp::min)
+        // Somebody looks at the breaker then.
+        let recovery = Some(BEGIN + self.recovers).filter(|at| *at > self.now);
+        [told, answer, wake, recovery].into_iter().flatten().fold(message, Timestamp::min)
     }
 
     fn happen(&mut self) {
@@ -134,12 +139,15 @@ impl World {
         let mut accepted = Vec::new();
         while BEGIN + self.next_message <= self.now {
             accepted.push(self.message());
-            self.next_message = self.next_message + self.gap();
+            let gap = self.gap();
+            self.next_message += gap;
         }
         if !accepted.is_empty() {
             let arrivals = self.disk.lock().accept(self.session, accepted).expect("there is one session");
             self.tell(Event::Arrived(arrivals));
         }
+        self.reach_receiver();
+        self.watch_breaker();
     }
 
     /// A new message with its one delivery.
@@ -169,13 +177,12 @@ impl World {
         self.dispatch.step(self.now, roll, event, &mut effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send(send) => self.send(send.start.delivery),
+                Effect::Send(send) => self.leaving.push(send.start.delivery),
                 Effect::Store(call) => self.call(call),
                 Effect::Answer(..) => {}
             }
         }
         self.effects = effects;
-        self.watch_breaker();
     }
 
     /// Notes when the sender has understood that the receiver is back.
@@ -189,13 +196,20 @@ impl World {
         }
     }
 
-    fn send(&mut self, delivery: DeliveryId) {
+    /// Requests that left in the same millisecond reach the receiver in any order, as on a wire: the
+    /// loop sends the oldest first, and a clock that ticks coarsely must not favour it.
+    fn reach_receiver(&mut self) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        self.rng.shuffle(&mut leaving);
         let now = self.elapsed();
-        let answer = self.receiver.answer(now);
-        self.tally.sent(number(delivery), now, answer.verdict.class == Class::Delivered);
-        self.requests += 1;
-        let finished = Finished { delivery, verdict: answer.verdict, took: answer.after };
-        self.answers.insert((self.now + answer.after, self.requests), finished);
+        for delivery in leaving.drain(..) {
+            let answer = self.receiver.answer(now);
+            self.tally.sent(number(delivery), now, answer.verdict.class == Class::Delivered);
+            self.requests += 1;
+            let finished = Finished { delivery, verdict: answer.verdict, took: answer.after };
+            self.answers.insert((self.now + answer.after, self.requests), finished);
+        }
+        self.leaving = leaving;
     }
 
     /// A store in memory has done it at once; its answer takes a moment.
@@ -227,4 +241,58 @@ impl World {
 /// Which message a delivery belongs to, from 0.
 fn number(delivery: DeliveryId) -> usize {
     usize::try_from(delivery.0.seq() / KEYS_A_MESSAGE - 1).expect("a run is shorter than memory is large")
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_core::policy::Policy;
+
+    use super::super::{Down, naive};
+    use super::*;
+
+    /// Two minutes down, at a load that a test can bear.
+    fn small(seed: u64) -> Scenario {
+        Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(120), seed, ..Scenario::default() }
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_run() {
+        let sender = Sender::posthaste(Policy::default());
+        assert_eq!(play(&small(1), &sender), play(&small(1), &sender));
+        assert_ne!(play(&small(1), &sender), play(&small(2), &sender));
+    }
+
+    #[test]
+    fn bare_retries_send_what_their_schedule_says_and_nothing_is_lost() {
+        let outcome = play(&small(1), &Sender::bare(naive::FIXED.policy()));
+        // Tried when it is created and every 60.02 s from then on: 1.5 times on average.
+        let held = small(1).held();
+        let tries = outcome.tries_into_outage as f64 / held;
+        assert!((1.3..1.7).contains(&tries), "{tries} tries a held message");
+        assert_eq!((outcome.lost, outcome.waiting), (0, 0));
+        let by_second: u32 = outcome.seconds[120..240].iter().map(|second| second.tries).sum();
+        assert_eq!(u64::from(by_second), outcome.tries_into_outage);
+        assert!(outcome.seconds[120..240].iter().all(|second| second.tries == second.failed));
+        assert_eq!(outcome.detection_lag, Some(Duration::ZERO), "there is no breaker to close");
+    }
+
+    #[test]
+    fn posthaste_leaves_a_receiver_alone_that_is_down() {
+        for down in [Down::Refuses, Down::Unavailable, Down::Silent] {
+            let scenario = Scenario { down, ..small(1) };
+            let outcome = play(&scenario, &Sender::posthaste(Policy::default()));
+            let tries = outcome.tries_into_outage;
+            assert!(tries > 0 && tries < 120, "{down:?}: {tries} tries into the outage");
+            assert_eq!((outcome.lost, outcome.waiting), (0, 0), "{down:?}");
+            assert!(outcome.peak_10s < 7.0, "{down:?}: {} a second", outcome.peak_10s);
+        }
+    }
+
+    #[test]
+    fn a_run_ends_at_its_horizon_whatever_waits() {
+        let scenario = Scenario { outage: Duration::from_secs(3_600), horizon: Duration::from_secs(1_800), ..small(1) };
+        let outcome = play(&scenario, &Sender::bare(naive::SCHEDULE.policy()));
+        assert_eq!(outcome.seconds.len(), 120 + 3_600 + 1_800);
+        assert!(outcome.waiting > 0 && outcome.drained.is_none());
+    }
 }

@@ -196,7 +196,10 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     let mut queue = Queue::new(Limits::default());
     let lanes: Vec<LaneId> = (1..=3).map(LaneId::from_raw).collect();
     for lane in &lanes {
-        set(&mut queue, LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(*lane, Order::Fifo) });
+        set(
+            &mut queue,
+            LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(*lane, Order::Fifo) },
+        );
     }
     for id in 0..60 {
         admit(&mut queue, &Delivery { lane: lanes[usize::try_from(id % 2).expect("0 or 1")], ..delivery(id) });
@@ -212,9 +215,11 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     let third = Delivery { lane: lanes[2], ..delivery(1_000) };
     assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third is at the same host");
     queue.spilled(lanes[2], third.tier, third.id);
-    set(&mut queue, LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(lanes[2], Order::Fifo) });
-    let Explained::Waits(hold) =
-        queue.explain(NOW, DeliveryId::from_raw(1_000), lanes[2], State::Queued { due: NOW })
+    set(
+        &mut queue,
+        LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(lanes[2], Order::Fifo) },
+    );
+    let Explained::Waits(hold) = queue.explain(NOW, DeliveryId::from_raw(1_000), lanes[2], State::Queued { due: NOW })
     else {
         panic!("it waits")
     };
@@ -230,7 +235,10 @@ fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
     let credential = CredentialId::from_raw(9);
     for lane in 1..=2 {
         let lane = LaneId::from_raw(lane);
-        set(&mut queue, LaneSettings { credential: Some(credential), ..settings(lane, Order::Fifo) });
+        set(
+            &mut queue,
+            settings(lane, Order::Fifo).with(Special { credential: Some(credential), ..Special::default() }),
+        );
         admit(&mut queue, &Delivery { lane, ..delivery(lane.raw()) });
     }
     let first = send(&mut queue, NOW).expect("both may go");
@@ -246,7 +254,10 @@ fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
 #[test]
 fn a_lane_keeps_its_rate_whatever_is_put_back() {
     let mut queue = queue(Order::Fifo);
-    set(&mut queue, LaneSettings { rate: Some(Rate::per_second(10)), ..settings(LANE, Order::Fifo) });
+    set(
+        &mut queue,
+        settings(LANE, Order::Fifo).with(Special { rate: Some(Rate::per_second(10)), ..Special::default() }),
+    );
     for id in 0..100 {
         admit(&mut queue, &delivery(id));
     }
@@ -306,7 +317,11 @@ fn retries_of_a_failing_destination_keep_to_their_share_and_fresh_messages_go_on
         }
         let mut good = false;
         while let Some(Pick::Send(start)) = queue.next(at(second), ROLL) {
-            if start.attempt == 1 { firsts += 1 } else { retries += 1 }
+            if start.attempt == 1 {
+                firsts += 1
+            } else {
+                retries += 1
+            }
             // Four of ten fail: too few to open a breaker.
             good = !good || start.delivery.raw() % 5 == 0;
             let verdict = if good { OK } else { REFUSED };
@@ -327,7 +342,7 @@ fn engagement_messages_wait_for_the_off_peak_window_and_others_do_not() {
     let noon = midnight + seconds(12 * 3_600);
     let offsets = Arc::new(Offsets::fixed(0).expect("UTC is an offset"));
     let window = OffPeak::new(20 * 60, 7 * 60, offsets).expect("a window over midnight");
-    set(&mut queue, LaneSettings { off_peak: Some(window), ..settings(LANE, Order::Fifo) });
+    set(&mut queue, settings(LANE, Order::Fifo).with(Special { off_peak: Some(window), ..Special::default() }));
     for (id, tier) in Tier::ALL.into_iter().enumerate() {
         let born = Delivery { tier, state: State::Queued { due: noon }, ..delivery(id as u64) };
         assert_eq!(queue.admit(noon, born, Place::Ready), Admission::Taken);
@@ -351,8 +366,7 @@ fn a_shared_rate_is_kept_over_all_its_lanes() {
             admit(&mut queue, &Delivery { lane, ..delivery(lane.raw() * 100 + id) });
         }
     }
-    let sent: usize =
-        (0..4_000).map(|ms| exchange(&mut queue, NOW + Duration::from_millis(ms), &OK, 10).len()).sum();
+    let sent: usize = (0..4_000).map(|ms| exchange(&mut queue, NOW + Duration::from_millis(ms), &OK, 10).len()).sum();
     assert_eq!(sent, 20);
 }
 

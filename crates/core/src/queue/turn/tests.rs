@@ -393,6 +393,19 @@ fn lifting_a_limit_lets_what_waits_go() {
 }
 
 #[test]
+fn a_tier_saves_nothing_up_while_its_tenants_are_kept_back() {
+    let mut turn = Turn::default();
+    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let urgent = turn.tenant(id(1), NOW);
+    turn.join(Tier::Transactional, urgent, 0, NOW);
+    with_lanes(&mut turn, 2, 1);
+    assert_eq!(by_tier(&picks(&mut turn, 1_000, USUAL, |_| USUAL)), [1, 999, 0]);
+    turn.set(TenantSettings::new(id(1)), NOW);
+    let picked = by_tier(&picks(&mut turn, 100, USUAL, |_| USUAL));
+    assert!(picked[0].abs_diff(80) <= 1 && picked[1].abs_diff(20) <= 1, "by weight again: {picked:?}");
+}
+
+#[test]
 fn setting_the_same_limit_again_fills_no_bucket() {
     let mut turn = Turn::default();
     let settings = limited(1, Rate::per_second(1));
@@ -420,7 +433,7 @@ fn a_tenant_that_owes_tokens_is_not_forgotten() {
 // --- under any order of events ---
 
 /// Something that happens. Numbers choose among what is there at the time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Join { tenant: u64, tier: Tier },
     Send { cap: u32, expected: Duration },

@@ -115,6 +115,15 @@ CREATE TABLE pause (
   PRIMARY KEY (kind, scope)
 ) STRICT, WITHOUT ROWID;
 
+-- Breakers that were not closed a few seconds ago.
+CREATE TABLE soft_breaker (
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 3),    -- lane, origin, region, credential
+  id INTEGER NOT NULL,                       -- of an origin a hash: any of the 64-bit numbers
+  since_ms INTEGER NOT NULL,
+  hold_us INTEGER NOT NULL,
+  PRIMARY KEY (kind, id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE endpoint (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,

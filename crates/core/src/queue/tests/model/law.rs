@@ -63,8 +63,13 @@ impl Model {
                 let queue_of = |row: &&Row| index(row.delivery.lane) == other && row.delivery.tier == of;
                 let waits = |row: &Row| row.at == At::Waits && is_due(&row.delivery, self.now);
                 let could = self.is_open(other, self.now) && self.rows.iter().filter(queue_of).any(waits);
+                // Tenants are compared by slot-time: only a tenant's own lanes take turns.
+                let same_tenant = self.lanes[other].settings.tenant == self.lanes[lane].settings.tenant;
                 let passed_over = &mut self.lanes[other].passed_over[of.index()];
-                *passed_over = if could && (other, of) != (lane, tier) { *passed_over + 1 } else { 0 };
+                *passed_over = match could && (other, of) != (lane, tier) {
+                    true => *passed_over + u64::from(same_tenant),
+                    false => 0,
+                };
                 let all: u64 = WEIGHTS.iter().sum();
                 let most = (LANES as u64 + 1) * all / WEIGHTS[of.index()] + all;
                 assert!(*passed_over <= most, "lane {other} waits for its turn since {passed_over} picks");
@@ -227,7 +232,7 @@ impl Model {
             let strict = self.lanes[lane].settings.order == Order::Strict;
             let of = |it: &&Row| it.durable.lane == row.durable.lane && (strict || it.durable.tier == row.durable.tier);
             let kept = self.rows.iter().filter(of).filter(|it| it.at != At::Store).count();
-            let room = if strict { kept == 0 } else { kept <= self.limits.per_queue as usize / 2 };
+            let room = kept == 0 && self.pages.is_empty();
             let open = self.lanes[lane].known.is_some() && self.held(lane, self.now).is_none();
             let fetched = self.pages.iter().any(|page| page.wanted.lane == row.durable.lane);
             assert!(!room || !open || fetched, "nobody fetches {}", row.durable.id);
@@ -264,8 +269,14 @@ impl Model {
         self.advance(self.now + seconds(1_000_000));
         self.fetch();
         let queue = &self.queue;
-        assert!(queue.is_empty() && queue.in_flight.is_empty() && queue.lane_index.is_empty(), "{queue:?}");
-        assert!(queue.lanes.iter().all(Option::is_none) && queue.over.is_empty() && queue.unacknowledged.is_empty());
-        assert!(queue.hungry.is_empty() && queue.paused_tenants.is_empty() && queue.wake_at().is_none(), "{queue:?}");
+        assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lane_index.is_empty(), "{queue:?}");
+        assert!(queue.lanes.len() == 0 && queue.over.is_empty() && queue.unacknowledged.is_empty());
+        assert!(
+            queue.asked == 0
+                && queue.recording.len() == 0
+                && queue.paused_tenants.is_empty()
+                && queue.wake_at().is_none(),
+            "{queue:?}"
+        );
     }
 }

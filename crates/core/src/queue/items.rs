@@ -1,0 +1,64 @@
+//! The deliveries of the window, found by id.
+
+use std::ops::Index;
+
+use super::{Place, Stage};
+use crate::delivery::Delivery;
+use crate::id::DeliveryId;
+use crate::id_map::IdMap;
+use crate::slots::Slots;
+
+/// One delivery of the window.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) delivery: Delivery,
+    /// Its lane's number.
+    pub(super) lane: u32,
+    /// Its number among those in flight, or among those being recorded.
+    pub(super) number: u32,
+    pub(super) place: Place,
+    pub(super) stage: Stage,
+}
+
+/// Kept by number, so that a full table of ids is small: most of a window's memory is here.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    items: Slots<Item>,
+    numbers: IdMap<DeliveryId, u32>,
+}
+
+impl Items {
+    pub(super) fn insert(&mut self, item: Item) {
+        let id = item.delivery.id;
+        let number = self.items.insert(item);
+        self.numbers.insert(id, number);
+    }
+
+    pub(super) fn remove(&mut self, id: &DeliveryId) -> Option<Item> {
+        self.items.remove(self.numbers.remove(id)?)
+    }
+
+    pub(super) fn get(&self, id: &DeliveryId) -> Option<&Item> {
+        self.items.get(*self.numbers.get(id)?)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &DeliveryId) -> Option<&mut Item> {
+        self.items.get_mut(*self.numbers.get(id)?)
+    }
+
+    pub(super) fn contains(&self, id: &DeliveryId) -> bool {
+        self.numbers.contains_key(id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+impl Index<&DeliveryId> for Items {
+    type Output = Item;
+
+    fn index(&self, id: &DeliveryId) -> &Item {
+        self.get(id).expect("asked for one of the window")
+    }
+}

@@ -1,0 +1,285 @@
+//! The proof `core-speed`: what the queue costs a delivery, in CPU time and in memory, and that a
+//! million more waiting in the store make it hardly dearer.
+//!
+//! Everything is measured in fresh processes of the binary `core_speed` (`task.rs`), so that no
+//! measurement sees what another left in the heap or the caches. Time is the scheduler's count of
+//! a thread's CPU time. Instructions are counted by valgrind, as the difference of two runs that
+//! differ in nothing but the deliveries measured. Memory is what a process with one full window of
+//! the default size has written to, the allocator's own share and half-empty tables included: that
+//! is what an operator pays for.
+//!
+//! Where valgrind is missing the figures that need it are left out, loudly; with `CI=true` the
+//! proof cannot be run then. The load is `owner.rs`'s.
+
+mod gauge;
+mod heap;
+mod owner;
+mod rows;
+mod task;
+mod window;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use owner::LANES;
+use task::{Load, Task, Timed};
+use window::Kept;
+
+pub use task::main;
+
+const MICROS_BAR: f64 = 2.0;
+const BEHIND_BAR: f64 = 1.25;
+const DELIVERY_BYTES_BAR: f64 = 200.0;
+const LANE_BYTES_BAR: f64 = 256.0;
+
+const RUNS: usize = 5;
+/// Before anything is timed, so that every lane was served and retries are under way.
+const WARM_UP: u64 = 50_000;
+/// Counted work is some fifty times slower; it needs to be past the filling of the window, no more.
+const WARM_UP_COUNTED: u64 = 10_000;
+/// So much dearer in CPU time cannot be [`BEHIND_BAR`] in instructions: counting would only take long.
+const HOPELESS: f64 = 5.0;
+/// What looks at every lane is slow: a few show it.
+const CONTROL_DELIVERIES: u64 = 512;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let size = if options.quick { Size::QUICK } else { Size::FULL };
+    let bench = Bench::find()?;
+    let counts_too = valgrind_answers()?;
+    let speed = Speed::measure(&bench, size)?;
+    let memory = Memory::measure(&bench)?;
+    let counts = if counts_too { Some(Counts::measure(&bench, size, &speed)?) } else { None };
+
+    let mut figures = vec![
+        Figure::at_most("cpu_a_delivery", speed.front_micros, "µs", MICROS_BAR),
+        Figure::at_least("lanes_served", speed.lanes_served, "lanes", LANES as f64),
+    ];
+    figures.extend(counts.as_ref().map(|counts| behind_figure(counts.behind_over_front)));
+    figures.push(Figure::at_most("bytes_a_delivery", memory.a_delivery, "bytes", DELIVERY_BYTES_BAR));
+    figures.push(Figure::at_most("bytes_an_idle_lane", memory.a_lane, "bytes", LANE_BYTES_BAR));
+
+    let mut controls = vec![
+        Figure::at_most("a look at every lane", speed.control_micros, "µs", MICROS_BAR),
+        Figure::at_most("boxes beyond the bar", memory.control, "bytes", LANE_BYTES_BAR),
+    ];
+    controls.extend(counts.as_ref().map(|counts| behind_figure(counts.control_over_front)));
+    let caught = controls.iter().filter(|control| !control.is_ok()).count();
+    figures.push(Figure::at_least("negative_controls_caught", caught as f64, "controls", controls.len() as f64));
+    Ok(figures)
+}
+
+fn behind_figure(ratio: f64) -> Figure {
+    Figure::at_most("instructions_with_a_million_behind", ratio, "×", BEHIND_BAR)
+}
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Deliveries of a timed run.
+    timed: u64,
+    /// Deliveries of a counted one.
+    counted: u64,
+}
+
+impl Size {
+    const QUICK: Self = Self { timed: 200_000, counted: 20_000 };
+    const FULL: Self = Self { timed: 1_000_000, counted: 100_000 };
+}
+
+/// What CPU time says.
+struct Speed {
+    front_micros: f64,
+    /// How much dearer a delivery is with a million behind the window.
+    behind_over_front: f64,
+    /// The fewer of both: who leaves lanes alone is not fast.
+    lanes_served: f64,
+    control_micros: f64,
+}
+
+impl Speed {
+    fn measure(bench: &Bench, size: Size) -> Result<Self, CannotRun> {
+        let (mut front, mut heap) = (Vec::new(), Vec::new());
+        let mut lanes_served = LANES;
+        for _ in 0..RUNS {
+            let timed = bench.timed(Load::Front, size.timed)?;
+            lanes_served = lanes_served.min(timed.lanes_served);
+            front.push(timed.micros);
+            heap.push(bench.timed(Load::Heap, size.timed)?.micros);
+        }
+        let front_micros = median("admit, next, settle, recorded", &mut front);
+        median("a plain heap of due times", &mut heap);
+        let behind = bench.timed(Load::Behind, size.timed)?;
+        lanes_served = lanes_served.min(behind.lanes_served);
+        eprintln!(
+            "cpu: with a million behind {:.3} µs a delivery, {} of {LANES} lanes served",
+            behind.micros, behind.lanes_served
+        );
+        Ok(Self {
+            front_micros,
+            behind_over_front: behind.micros / front_micros,
+            lanes_served: lanes_served as f64,
+            control_micros: bench.timed(Load::Scan, CONTROL_DELIVERIES)?.micros,
+        })
+    }
+}
+
+fn median(what: &str, micros: &mut [f64]) -> f64 {
+    micros.sort_by(f64::total_cmp);
+    let middle = micros[micros.len() / 2];
+    let all: Vec<String> = micros.iter().map(|micros| format!("{micros:.3}")).collect();
+    eprintln!("cpu: {what}: {middle:.3} µs a delivery, the median of {}", all.join(" "));
+    middle
+}
+
+/// What valgrind counts, a delivery.
+struct Counts {
+    behind_over_front: f64,
+    control_over_front: f64,
+}
+
+impl Counts {
+    fn measure(bench: &Bench, size: Size, speed: &Speed) -> Result<Self, CannotRun> {
+        let front = bench.counted(Load::Front, size.counted)?;
+        let heap = bench.counted(Load::Heap, size.counted)?;
+        eprintln!("instructions: {front:.0} a delivery, {heap:.0} with a plain heap of due times");
+        let behind_over_front = if speed.behind_over_front > HOPELESS {
+            eprintln!("instructions: not counted with a million behind, CPU time says it all");
+            speed.behind_over_front
+        } else {
+            let behind = bench.counted(Load::Behind, size.counted)?;
+            eprintln!("instructions: {behind:.0} a delivery with a million behind");
+            behind / front
+        };
+        let control_over_front = bench.counted(Load::Scan, CONTROL_DELIVERIES)? / front;
+        Ok(Self { behind_over_front, control_over_front })
+    }
+}
+
+/// What the memory of a full window comes to.
+struct Memory {
+    a_delivery: f64,
+    a_lane: f64,
+    control: f64,
+}
+
+impl Memory {
+    /// A delivery's share is the dearer of ready and waiting for its due time. A lane's is what
+    /// the same deliveries cost more when each has a lane of its own.
+    fn measure(bench: &Bench) -> Result<Self, CannotRun> {
+        let ready = bench.bytes(Kept::ReadyInOneLane)?;
+        let waiting = bench.bytes(Kept::WaitingInOneLane)?;
+        let ready_lane = bench.bytes(Kept::ReadyInOwnLanes)? - ready;
+        let waiting_lane = bench.bytes(Kept::WaitingInOwnLanes)? - waiting;
+        eprintln!("memory: a delivery that is ready {ready:.0} bytes, one that waits for its due time {waiting:.0}");
+        eprintln!("memory: a lane with a ready one {ready_lane:.0} bytes more, with a waiting one {waiting_lane:.0}");
+        let control = bench.bytes(Kept::Boxes)?;
+        Ok(Self { a_delivery: ready.max(waiting), a_lane: ready_lane.max(waiting_lane), control })
+    }
+}
+
+/// Starts the processes that are measured.
+struct Bench {
+    binary: PathBuf,
+}
+
+impl Bench {
+    /// The binary lies beside the proofs: one command builds them both.
+    fn find() -> Result<Self, CannotRun> {
+        let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find myself: {error}")))?;
+        let binary = here.with_file_name("core_speed");
+        if !binary.exists() {
+            return Err(CannotRun(format!("{} is not built; use `cargo xtask prove core-speed`", binary.display())));
+        }
+        Ok(Self { binary })
+    }
+
+    fn timed(&self, load: Load, deliveries: u64) -> Result<Timed, CannotRun> {
+        let task = Task::Time { load, warm_up: WARM_UP, deliveries };
+        let said = said(&mut self.command(&task))?.out;
+        Timed::read(&said).ok_or_else(|| CannotRun(format!("{task:?} said {said:?} and not how long it took")))
+    }
+
+    fn bytes(&self, kept: Kept) -> Result<f64, CannotRun> {
+        let task = Task::Keep { kept };
+        let said = said(&mut self.command(&task))?.out;
+        said.trim().parse().map_err(|_| CannotRun(format!("{task:?} said {said:?} and not how many bytes")))
+    }
+
+    /// Instructions a delivery: what a run takes more than one that ends after the warm-up.
+    fn counted(&self, load: Load, deliveries: u64) -> Result<f64, CannotRun> {
+        let count = |deliveries| self.instructions(&Task::Work { load, warm_up: WARM_UP_COUNTED, deliveries });
+        let (with, without) = thread::scope(|scope| {
+            let without = scope.spawn(|| count(0));
+            (count(deliveries), without.join().expect("a failed count is a result, not a panic"))
+        });
+        Ok((with? - without?) / deliveries as f64)
+    }
+
+    fn instructions(&self, task: &Task) -> Result<f64, CannotRun> {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+        valgrind.arg(&self.binary).args(task.args());
+        let said = said(&mut valgrind)?.err;
+        instructions_in(&said).ok_or_else(|| CannotRun(format!("valgrind counted no instructions: {said}")))
+    }
+
+    fn command(&self, task: &Task) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(task.args());
+        command
+    }
+}
+
+/// What a process said on its way to success.
+struct Said {
+    out: String,
+    err: String,
+}
+
+fn said(command: &mut Command) -> Result<Said, CannotRun> {
+    let output = command.output().map_err(|error| CannotRun(format!("cannot start {command:?}: {error}")))?;
+    let said = Said {
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    };
+    if output.status.success() { Ok(said) } else { Err(CannotRun(format!("{command:?} failed: {}", said.err))) }
+}
+
+/// The count in `==123== I   refs:      183,725,432`; how many blanks depends on the version.
+fn instructions_in(report: &str) -> Option<f64> {
+    let count = report.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [_, "I", "refs:", count] = words.as_slice() { Some(*count) } else { None }
+    });
+    count?.replace(',', "").parse().ok()
+}
+
+/// Whether instructions can be counted. On a laptop they need not be.
+fn valgrind_answers() -> Result<bool, CannotRun> {
+    if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok(true);
+    }
+    let missing = "valgrind, which counts instructions, is not installed";
+    if std::env::var_os("CI").is_some_and(|value| value == "true") {
+        return Err(CannotRun(missing.to_owned()));
+    }
+    eprintln!("SKIPPED: {missing}: there are no figures of instructions");
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_found_in_what_old_and_new_versions_report() {
+        let old = "==4910== Events    : Ir\n==4910== \n==4910== I   refs:      183,725,432\n";
+        let new = "==77== I refs:        1,002\n";
+        assert_eq!(instructions_in(old), Some(183_725_432.0));
+        assert_eq!(instructions_in(new), Some(1_002.0));
+        assert_eq!(instructions_in("==77== Command: core_speed\n"), None);
+    }
+}

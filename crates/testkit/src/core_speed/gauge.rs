@@ -1,0 +1,31 @@
+//! What the machine says of this process: CPU time and memory, as Linux tells them.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::prove::CannotRun;
+
+/// CPU time of this thread.
+pub(super) fn cpu_time() -> Result<Duration, CannotRun> {
+    // The scheduler brings its count up to date when the thread gives way.
+    std::thread::yield_now();
+    let text = read("/proc/thread-self/schedstat")?;
+    let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| CannotRun(format!("schedstat begins with no number: {text}")))
+}
+
+/// Bytes of memory this process has written to: what an operator pays for, the allocator's own
+/// share included. Exact, unlike the running counts of `statm`.
+pub(super) fn memory() -> Result<u64, CannotRun> {
+    let text = read("/proc/self/smaps_rollup")?;
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .ok_or_else(|| CannotRun(format!("smaps_rollup has no {name}")))
+    };
+    Ok((kib("Anonymous:")? + kib("Swap:")?) * 1_024)
+}
+
+fn read(path: &str) -> Result<String, CannotRun> {
+    fs::read_to_string(path).map_err(|error| CannotRun(format!("cannot read {path}, which Linux has: {error}")))
+}

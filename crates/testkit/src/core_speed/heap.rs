@@ -1,0 +1,56 @@
+//! What a minimal scheduler would pay: one heap of due times, no lanes, no gates, no states. A
+//! delivery is pushed when it comes and popped when it is sent; what fails is pushed again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use posthaste_core::dice::Roll;
+use posthaste_core::id::DeliveryId;
+use posthaste_core::time::Timestamp;
+
+use super::owner::{PENDING, fails};
+
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// As many entries as the queue's window holds.
+pub(super) struct Heap {
+    due: BinaryHeap<Reverse<(Timestamp, DeliveryId)>>,
+    arrived: u64,
+}
+
+impl Heap {
+    pub(super) fn new() -> Self {
+        let mut heap = Self { due: BinaryHeap::new(), arrived: 0 };
+        for _ in 0..PENDING {
+            heap.arrive();
+        }
+        heap
+    }
+
+    pub(super) fn run(&mut self, deliveries: u64) {
+        for _ in 0..deliveries {
+            self.arrive();
+            while self.attempt_fails() {}
+        }
+    }
+
+    fn arrive(&mut self) {
+        self.arrived += 1;
+        self.due.push(Reverse((self.now(), DeliveryId::from_raw(self.arrived))));
+    }
+
+    fn attempt_fails(&mut self) -> bool {
+        let Reverse((_, id)) = self.due.pop().expect("there is always something pending");
+        let failed = fails(Roll(self.arrived).fork(id.raw()));
+        if failed {
+            self.due.push(Reverse((self.now() + RETRY_AFTER, id)));
+        }
+        failed
+    }
+
+    /// A millisecond passes with every arrival.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(0) + Duration::from_millis(self.arrived)
+    }
+}

@@ -1,0 +1,230 @@
+//! What a measured process is asked to do, and its side of the answer.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::gauge;
+use super::heap::Heap;
+use super::owner::Owner;
+use super::window::Kept;
+use crate::prove::CannotRun;
+
+/// Which load is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// A queue with everything in its window.
+    Front,
+    /// A queue with a million behind its window.
+    Behind,
+    /// A queue that is asked about every lane before every pick: wrong on purpose.
+    Scan,
+    /// No queue at all: a plain heap of due times.
+    Heap,
+}
+
+/// One thing to do in a process of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Run a load and say how long a delivery takes.
+    Time { load: Load, warm_up: u64, deliveries: u64 },
+    /// Run a load and say nothing: somebody else counts.
+    Work { load: Load, warm_up: u64, deliveries: u64 },
+    /// Fill a window and say how many bytes a delivery takes.
+    Keep { kept: Kept },
+}
+
+const LOADS: [(&str, Load); 4] =
+    [("front", Load::Front), ("behind", Load::Behind), ("scan", Load::Scan), ("heap", Load::Heap)];
+
+impl Task {
+    /// The task as a command line.
+    pub(super) fn args(&self) -> Vec<String> {
+        let load_args = |verb: &str, load: Load, warm_up: u64, deliveries: u64| {
+            let name = name_of(&LOADS, load);
+            vec![verb.to_owned(), name.to_owned(), warm_up.to_string(), deliveries.to_string()]
+        };
+        match *self {
+            Self::Time { load, warm_up, deliveries } => load_args("time", load, warm_up, deliveries),
+            Self::Work { load, warm_up, deliveries } => load_args("work", load, warm_up, deliveries),
+            Self::Keep { kept } => vec!["keep".to_owned(), name_of(&Kept::NAMES, kept).to_owned()],
+        }
+    }
+
+    /// The task of a command line.
+    fn read(args: &[&str]) -> Option<Self> {
+        let number = |text: &str| text.parse().ok();
+        match *args {
+            ["time", load, warm_up, deliveries] => Some(Self::Time {
+                load: named(&LOADS, load)?,
+                warm_up: number(warm_up)?,
+                deliveries: number(deliveries)?,
+            }),
+            ["work", load, warm_up, deliveries] => Some(Self::Work {
+                load: named(&LOADS, load)?,
+                warm_up: number(warm_up)?,
+                deliveries: number(deliveries)?,
+            }),
+            ["keep", kept] => Some(Self::Keep { kept: named(&Kept::NAMES, kept)? }),
+            _ => None,
+        }
+    }
+
+    fn run(self) -> Result<String, CannotRun> {
+        match self {
+            Self::Time { load, warm_up, deliveries } => Ok(time(load, warm_up, deliveries)?.written()),
+            Self::Work { load, warm_up, deliveries } => {
+                work(load, warm_up, deliveries);
+                Ok(String::new())
+            }
+            Self::Keep { kept } => Ok(kept.bytes_each()?.to_string()),
+        }
+    }
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], thing: T) -> &'static str {
+    names.iter().find(|(_, named)| *named == thing).map(|(name, _)| *name).expect("everything has a name")
+}
+
+fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
+    names.iter().find(|(known, _)| *known == name).map(|(_, thing)| *thing)
+}
+
+/// The measured process: does the task of its command line and prints the answer.
+pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
+    let args: Vec<String> = args.collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let Some(task) = Task::read(&words) else {
+        eprintln!("core_speed: this is one side of `cargo xtask prove core-speed`; {words:?} is no task of its");
+        return ExitCode::from(2);
+    };
+    match task.run() {
+        Ok(answer) => {
+            println!("{answer}");
+            ExitCode::SUCCESS
+        }
+        Err(CannotRun(why)) => {
+            eprintln!("core_speed: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a timed run found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Timed {
+    /// CPU time a delivery.
+    pub(super) micros: f64,
+    /// Lanes that had a delivery that ended.
+    pub(super) lanes_served: usize,
+}
+
+impl Timed {
+    fn written(self) -> String {
+        format!("{} {}", self.micros, self.lanes_served)
+    }
+
+    pub(super) fn read(line: &str) -> Option<Self> {
+        let (micros, lanes_served) = line.trim().split_once(' ')?;
+        Some(Self { micros: micros.parse().ok()?, lanes_served: lanes_served.parse().ok()? })
+    }
+}
+
+/// A load so slow that it takes longer is judged by what it did until then.
+const CPU_MAX: Duration = Duration::from_secs(2);
+/// Deliveries between two looks at the clock, which cost some microseconds.
+const STEP: u64 = 2_000;
+
+fn time(load: Load, warm_up: u64, deliveries: u64) -> Result<Timed, CannotRun> {
+    let mut running = Running::start(load);
+    running.run_timed(warm_up)?;
+    running.is_warm(load);
+    let (took, done) = running.run_timed(deliveries)?;
+    Ok(Timed { micros: took.as_secs_f64() * 1e6 / done as f64, lanes_served: running.lanes_served() })
+}
+
+fn work(load: Load, warm_up: u64, deliveries: u64) {
+    let mut running = Running::start(load);
+    running.run(warm_up);
+    running.is_warm(load);
+    running.run(deliveries);
+}
+
+enum Running {
+    Queue(Box<Owner>),
+    Heap(Heap),
+}
+
+impl Running {
+    fn start(load: Load) -> Self {
+        match load {
+            Load::Front | Load::Scan => Self::Queue(Box::new(Owner::with_nothing_behind())),
+            Load::Behind => Self::Queue(Box::new(Owner::with_rows_behind())),
+            Load::Heap => Self::Heap(Heap::new()),
+        }
+    }
+
+    /// From here on it is measured.
+    fn is_warm(&mut self, load: Load) {
+        if let (Self::Queue(owner), Load::Scan) = (self, load) {
+            owner.look_at_every_lane();
+        }
+    }
+
+    fn run(&mut self, deliveries: u64) {
+        match self {
+            Self::Queue(owner) => owner.run(deliveries),
+            Self::Heap(heap) => heap.run(deliveries),
+        }
+    }
+
+    /// Runs until the deliveries are made or the time is up; says how long it took and how many
+    /// were made.
+    fn run_timed(&mut self, deliveries: u64) -> Result<(Duration, u64), CannotRun> {
+        let began = gauge::cpu_time()?;
+        let mut done = 0;
+        loop {
+            let step = STEP.min(deliveries - done);
+            self.run(step);
+            done += step;
+            let took = gauge::cpu_time()?.saturating_sub(began);
+            if done >= deliveries || took > CPU_MAX {
+                return Ok((took, done));
+            }
+        }
+    }
+
+    /// A heap knows no lanes.
+    fn lanes_served(&self) -> usize {
+        match self {
+            Self::Queue(owner) => owner.lanes_served(),
+            Self::Heap(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_read_as_it_was_written() {
+        let loads = LOADS.map(|(_, load)| load);
+        let times = loads.map(|load| Task::Time { load, warm_up: 3, deliveries: 7 });
+        let works = loads.map(|load| Task::Work { load, warm_up: 0, deliveries: 9 });
+        let keeps = Kept::NAMES.map(|(_, kept)| Task::Keep { kept });
+        for task in times.into_iter().chain(works).chain(keeps) {
+            let args = task.args();
+            let words: Vec<&str> = args.iter().map(String::as_str).collect();
+            assert_eq!(Task::read(&words), Some(task), "{words:?}");
+        }
+        assert_eq!(Task::read(&["time", "nothing", "1", "1"]), None);
+        assert_eq!(Task::read(&["time", "front", "1", "some"]), None);
+    }
+
+    #[test]
+    fn what_was_timed_is_read_as_it_was_written() {
+        let timed = Timed { micros: 1.0625, lanes_served: 10_000 };
+        assert_eq!(Timed::read(&format!("{}\n", timed.written())), Some(timed));
+        assert_eq!(Timed::read("fast"), None);
+    }
+}

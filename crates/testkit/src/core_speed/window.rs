@@ -1,0 +1,91 @@
+//! A full window of the default size, and what it weighs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, MessageId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{Admission, Limits, Place, Queue};
+use posthaste_core::time::Timestamp;
+
+use super::gauge;
+use super::owner::settings;
+use super::rows::{lane_id, tier_of};
+use crate::prove::CannotRun;
+
+/// What the memory is full of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Deliveries that may be sent, all of one lane.
+    ReadyInOneLane,
+    /// Deliveries whose due time has not come, all of one lane.
+    WaitingInOneLane,
+    /// Deliveries that may be sent, each of a lane of its own.
+    ReadyInOwnLanes,
+    /// Deliveries whose due time has not come, each of a lane of its own.
+    WaitingInOwnLanes,
+    /// No deliveries but boxes that are larger than they may be: wrong on purpose.
+    Boxes,
+}
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+/// Soon enough to have a place in memory.
+const WAIT: Duration = Duration::from_secs(10);
+/// More than a delivery or a lane may take.
+type TooLarge = [u8; 272];
+
+impl Kept {
+    pub(super) const NAMES: [(&str, Self); 5] = [
+        ("ready-in-one-lane", Self::ReadyInOneLane),
+        ("waiting-in-one-lane", Self::WaitingInOneLane),
+        ("ready-in-own-lanes", Self::ReadyInOwnLanes),
+        ("waiting-in-own-lanes", Self::WaitingInOwnLanes),
+        ("boxes", Self::Boxes),
+    ];
+
+    /// Fills a window and says what one delivery takes.
+    pub(super) fn bytes_each(self) -> Result<f64, CannotRun> {
+        // One lane may fill the window here: only what deliveries and lanes weigh is asked.
+        let limits = Limits { per_queue: u32::MAX, ..Limits::default() };
+        let before = gauge::memory()?;
+        let after = match self {
+            Self::Boxes => {
+                let boxes: Vec<Box<TooLarge>> = (0..limits.window).map(|_| Box::new([1; _])).collect();
+                let after = gauge::memory()?;
+                std::hint::black_box(boxes);
+                after
+            }
+            _ => {
+                let queue = self.full(limits);
+                let after = gauge::memory()?;
+                std::hint::black_box(queue);
+                after
+            }
+        };
+        Ok(after.saturating_sub(before) as f64 / limits.window as f64)
+    }
+
+    fn full(self, limits: Limits) -> Queue {
+        let mut queue = Queue::new(limits);
+        let policy = Arc::new(Policy::default());
+        for number in 0..limits.window {
+            let (lane, due) = match self {
+                Self::ReadyInOneLane => (0, NOW),
+                Self::WaitingInOneLane => (0, NOW + WAIT),
+                Self::ReadyInOwnLanes => (number, NOW),
+                Self::WaitingInOwnLanes | Self::Boxes => (number, NOW + WAIT),
+            };
+            let lane = lane_id(lane);
+            if !queue.knows_lane(lane) {
+                queue.set_lane(NOW, &Arc::new(settings(lane, &policy)));
+            }
+            let raw = number as u64 + 1;
+            let (id, message) = (DeliveryId::from_raw(raw), MessageId::from_raw(raw));
+            let delivery = Delivery::queued(id, message, lane, tier_of(number, 0), due);
+            let place = if due > NOW { Place::Delayed } else { Place::Ready };
+            assert_eq!(queue.admit(NOW, delivery, place), Admission::Taken, "there is room for {number}");
+        }
+        queue
+    }
+}

@@ -1,0 +1,86 @@
+//! The proof `fairness`: nobody waits because of somebody else, and everybody gets a share.
+//!
+//! A world in milliseconds (`fairness/world.rs`) feeds the core's queue as it ships, with fewer slots
+//! so that they are contended (`fairness/scheduler.rs`). What each tenant and tier got is counted from
+//! outside: slot-time and weights (`fairness/shares.rs`), what quiet tenants notice of a noisy one
+//! (`fairness/neighbours.rs`), the tiers (`fairness/tiers.rs`), and ten thousand small tenants beside a
+//! heavy one (`fairness/crowd.rs`). Schedulers that are unfair on purpose (`fairness/plain.rs`) must
+//! miss the same bars.
+
+mod crowd;
+mod neighbours;
+mod plain;
+mod scheduler;
+mod shares;
+mod tiers;
+mod world;
+
+use std::time::Duration;
+
+use crate::prove::{Figure, Findings, Options};
+
+/// A quarter of what ships, so that a few tenants contend for them.
+const SLOTS: u32 = 256;
+
+/// What one part of the proof found.
+#[derive(Default)]
+struct Part {
+    figures: Vec<Figure>,
+    /// What is wrong on purpose, judged by the same bars.
+    controls: Vec<Figure>,
+}
+
+/// Runs all parts side by side.
+pub fn run(options: &Options) -> Findings {
+    let parts = [shares::run, neighbours::run, tiers::run, crowd::run];
+    let parts: Vec<Part> = std::thread::scope(|scope| {
+        let running = parts.map(|part| scope.spawn(move || part(options)));
+        running.into_iter().map(|part| part.join().expect("whoever panics is heard")).collect()
+    });
+    let (mut figures, mut controls) = (Vec::new(), Vec::new());
+    for part in parts {
+        figures.extend(part.figures);
+        controls.extend(part.controls);
+    }
+    for control in &controls {
+        eprintln!("unfair on purpose: {control}");
+    }
+    let caught = controls.iter().filter(|control| !control.is_ok()).count();
+    figures.push(Figure::at_least("negative_controls_caught", caught as f64, "bars", controls.len() as f64));
+    Ok(figures)
+}
+
+/// Jain's index: 1 where all have the same, 1/n where one has all.
+fn jain(values: impl Iterator<Item = u64>) -> f64 {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for value in values {
+        let value = value as f64;
+        (count, sum, squares) = (count + 1.0, sum + value, squares + value * value);
+    }
+    sum * sum / (count * squares)
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// As figures have it.
+fn in_millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jain_is_one_for_equals_and_one_in_n_for_a_monopoly() {
+        assert!((jain([7, 7, 7, 7].into_iter()) - 1.0).abs() < 1e-9);
+        assert!((jain([9, 0, 0].into_iter()) - 1.0 / 3.0).abs() < 1e-9);
+        assert!(jain([0, 0].into_iter()).is_nan(), "nobody got anything: that is no fairness");
+    }
+}

@@ -1,0 +1,81 @@
+//! Ten thousand small tenants beside a heavy one.
+
+use std::time::Duration;
+
+use posthaste_core::tier::Tier;
+
+use super::plain::{Plain, Rule};
+use super::scheduler::{Posthaste, Scheduler};
+use super::world::{Got, Load, Receiver, Source, play};
+use super::{Part, SLOTS, in_millis, jain, millis, seconds};
+use crate::prove::{Figure, Options};
+
+const SMALL: u64 = 10_000;
+const SMALL_TAKES: Duration = millis(50);
+/// When they come: the heavy one has been alone until then, and holds what it likes.
+const COME: Duration = seconds(30);
+
+const JAIN_BAR: f64 = 0.95;
+
+pub(super) fn run(_: &Options) -> Part {
+    let mut part = Part::default();
+    for (name, takes) in [("small_beside_quick", millis(50)), ("small_beside_slow", seconds(10))] {
+        part.figures.extend(judge(name, takes, &mut Posthaste::new(SLOTS)));
+    }
+    // Each has the next message as soon as the last is delivered, ten times over.
+    let again = Source { load: Load::Saturating { waiting: 1 }, ..small(0) };
+    let sources: Vec<Source> = beside(millis(50), |tenant| Source { lanes: lane(tenant), tenant, ..again.clone() });
+    let got = play(&sources, &mut Posthaste::new(SLOTS), COME..COME + seconds(20));
+    part.figures.push(jain_of("small_again", &got));
+
+    part.controls.extend(judge("small_fifo", seconds(10), &mut Plain::new(Rule::Fifo, SLOTS)));
+    part
+}
+
+/// The latest moment for the last of the small ones to begin. While one of them waits the heavy one,
+/// who has had more, gets no slot: the slots it holds come free within its longest attempt, and from
+/// then on every slot does one small one after the other.
+fn bound(heavy_takes: Duration) -> Duration {
+    let rounds = u32::try_from(SMALL.div_ceil(SLOTS.into())).expect("a few dozens");
+    Receiver::well(heavy_takes).longest() + Receiver::well(SMALL_TAKES).longest() * rounds
+}
+
+fn beside(heavy_takes: Duration, small: impl Fn(u64) -> Source) -> Vec<Source> {
+    let heavy = Source {
+        tenant: 0,
+        tier: Tier::Promotional,
+        lanes: 0..100,
+        load: Load::Saturating { waiting: 72 },
+        receiver: Receiver::well(heavy_takes),
+    };
+    std::iter::once(heavy).chain((1..=SMALL).map(small)).collect()
+}
+
+fn small(tenant: u64) -> Source {
+    Source {
+        tenant,
+        tier: Tier::Promotional,
+        lanes: lane(tenant),
+        load: Load::AtOnce { messages: 1, from: COME, attempts: 0 },
+        receiver: Receiver::well(SMALL_TAKES),
+    }
+}
+
+fn lane(tenant: u64) -> std::ops::Range<u64> {
+    1_000 + tenant..1_001 + tenant
+}
+
+/// One message each, looked at until a moment after the last should have begun.
+fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn Scheduler) -> [Figure; 2] {
+    let bound = bound(heavy_takes);
+    let got = play(&beside(heavy_takes, small), scheduler, COME..COME + bound + SMALL_TAKES);
+    let longest = got[1..].iter().map(Got::longest_wait).max().unwrap_or(Duration::MAX);
+    let served = got[1..].iter().filter(|got| got.sent > 0).count();
+    eprintln!("fairness: {name}: {served} of {SMALL} sent, the last after {longest:?} of {bound:?}");
+    [Figure::at_most(&format!("{name}_longest_wait"), in_millis(longest), "ms", in_millis(bound)), jain_of(name, &got)]
+}
+
+/// Among the small ones.
+fn jain_of(name: &str, got: &[Got]) -> Figure {
+    Figure::at_least(&format!("{name}_jain"), jain(got[1..].iter().map(|got| got.slot_ms)), "of 1", JAIN_BAR)
+}

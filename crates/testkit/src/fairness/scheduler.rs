@@ -1,0 +1,291 @@
+//! Who decides what is sent next: the core's queue, with the little of a store that it needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::{Delivery, Verdict};
+use posthaste_core::dice::Roll;
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{
+    Admission, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, Place, Queue, Record, Recorded, TenantSettings,
+};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+/// A message that is due, for one destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    /// Counted from 0, in the order they come.
+    pub(super) id: usize,
+    pub(super) tenant: u64,
+    pub(super) lane: u64,
+    pub(super) tier: Tier,
+    pub(super) due: Timestamp,
+    /// Attempts made before.
+    pub(super) attempts: u16,
+}
+
+/// Decides what is sent when.
+pub(super) trait Scheduler {
+    /// Something is due.
+    fn arrive(&mut self, now: Timestamp, job: Job);
+    /// What to send now; asked until it says `None`.
+    fn next(&mut self, now: Timestamp) -> Option<usize>;
+    /// An attempt has ended.
+    fn landed(&mut self, now: Timestamp, job: usize, verdict: &Verdict);
+    /// When to ask again if nothing happens before.
+    fn wake_at(&self) -> Option<Timestamp>;
+}
+
+/// The core's queue. What it leaves in the store is kept as numbers of jobs.
+pub(super) struct Posthaste {
+    queue: Queue,
+    policy: Arc<Policy>,
+    /// What a tenant's endpoints allow at once, where it is not the default.
+    max_in_flight: BTreeMap<u64, u16>,
+    jobs: Vec<Job>,
+    /// Rows behind the window, by queue.
+    spilled: BTreeMap<(u64, Tier), BTreeSet<usize>>,
+    /// Rows that left the window until shortly before they are due.
+    later: BTreeMap<(Timestamp, usize), Delivery>,
+    rng: Rng,
+}
+
+impl Posthaste {
+    /// As it ships, with so many slots.
+    pub(super) fn new(slots: u32) -> Self {
+        Self::with(Limits { slots, ..Limits::default() })
+    }
+
+    pub(super) fn with(limits: Limits) -> Self {
+        Self {
+            queue: Queue::new(limits),
+            policy: Arc::new(Policy::default()),
+            max_in_flight: BTreeMap::new(),
+            jobs: Vec::new(),
+            spilled: BTreeMap::new(),
+            later: BTreeMap::new(),
+            rng: Rng::with_seed(1),
+        }
+    }
+
+    /// The tenant's endpoints allow so many attempts at once.
+    pub(super) fn max_in_flight(mut self, tenant: u64, max_in_flight: u16) -> Self {
+        self.max_in_flight.insert(tenant, max_in_flight);
+        self
+    }
+
+    /// A tenant's share beside others, in thousandths.
+    pub(super) fn weight(mut self, now: Timestamp, tenant: u64, weight_milli: u32) -> Self {
+        let tenant = TenantSettings::new(TenantId::from_raw(tenant));
+        self.queue.set_tenant(now, TenantSettings { weight_milli, ..tenant });
+        self
+    }
+
+    fn know_lane(&mut self, now: Timestamp, job: &Job) {
+        let lane = LaneId::from_raw(job.lane);
+        if !self.queue.knows_lane(lane) {
+            let tenant = TenantId::from_raw(job.tenant);
+            let settings = LaneSettings::new(lane, tenant, Arc::clone(&self.policy));
+            let max_in_flight = self.max_in_flight.get(&job.tenant).copied().unwrap_or(settings.max_in_flight);
+            let settings = LaneSettings { max_in_flight, ..settings };
+            self.queue.set_lane(now, &Arc::new(settings));
+        }
+    }
+
+    fn admit(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> Admission {
+        let job = self.jobs[number(delivery.id)];
+        self.know_lane(now, &job);
+        let admission = self.queue.admit(now, delivery, place);
+        if admission == Admission::NoRoom {
+            self.spill(&job);
+        }
+        admission
+    }
+
+    fn spill(&mut self, job: &Job) {
+        self.spilled.entry((job.lane, job.tier)).or_default().insert(job.id);
+        self.queue.spilled(LaneId::from_raw(job.lane), job.tier, delivery_id(job.id));
+    }
+
+    /// Reads what the window has room for; whether anything came of it.
+    fn page(&mut self, now: Timestamp) -> bool {
+        let mut came = false;
+        while let Some(entry) = self.later.first_entry()
+            && entry.key().0 <= now + HORIZON / 2
+        {
+            let delivery = entry.remove();
+            came |= self.admit(now, delivery, Place::Delayed) == Admission::Taken;
+        }
+        for shed in self.queue.shed(now) {
+            let job = self.jobs[number(shed.delivery)];
+            self.spill(&job);
+        }
+        while let Some(wanted) = self.queue.next_page(now) {
+            came |= self.read(now, &wanted);
+        }
+        // Who arrives asks the queue itself whether it spills.
+        self.queue.take_spilling_changes();
+        came
+    }
+
+    fn read(&mut self, now: Timestamp, wanted: &PageWanted) -> bool {
+        let limit = usize::try_from(wanted.limit).expect("a page is small");
+        let rows = self.spilled.get(&(wanted.lane.raw(), wanted.tier));
+        let mut rows: Vec<usize> = rows
+            .into_iter()
+            .flatten()
+            .filter(|id| wanted.span.contains(delivery_id(**id)))
+            .take(limit + 1)
+            .copied()
+            .collect();
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let mut came = false;
+        for id in rows {
+            came |= self.admit(now, delivery(&self.jobs[id]), Place::Spilled) == Admission::Taken;
+        }
+        self.queue.paged(now, wanted.lane, wanted.tier, wanted.span, more);
+        came
+    }
+
+    /// The store has it at once.
+    fn record(&mut self, now: Timestamp, record: Record) {
+        let mut record = record;
+        loop {
+            let id = number(record.delivery.id);
+            let job = &mut self.jobs[id];
+            job.attempts = record.delivery.attempts;
+            if let Some(rows) = self.spilled.get_mut(&(job.lane, job.tier)) {
+                rows.remove(&id);
+            }
+            match self.queue.recorded(now, record.delivery.id) {
+                Recorded::Again(again) => record = again,
+                Recorded::Left(due) => {
+                    self.later.insert((due, id), record.delivery);
+                    return;
+                }
+                Recorded::Ended | Recorded::Waits => return,
+            }
+        }
+    }
+}
+
+impl Scheduler for Posthaste {
+    fn arrive(&mut self, now: Timestamp, job: Job) {
+        assert_eq!(job.id, self.jobs.len(), "jobs come in the order of their numbers");
+        self.jobs.push(job);
+        let id = delivery_id(job.id);
+        self.queue.seen(now, id);
+        let is_spilling = self.queue.is_spilling(LaneId::from_raw(job.lane), job.tier);
+        match Place::for_new(Order::Fifo, is_spilling, now, job.due) {
+            Place::Spilled => {
+                self.know_lane(now, &job);
+                self.spill(&job);
+            }
+            place => {
+                self.admit(now, delivery(&job), place);
+            }
+        }
+    }
+
+    fn next(&mut self, now: Timestamp) -> Option<usize> {
+        loop {
+            match self.queue.next(now, Roll(self.rng.u64(..))) {
+                Some(Pick::Send(start)) => return Some(number(start.delivery)),
+                Some(Pick::Record(record)) => self.record(now, record),
+                None if self.page(now) => {}
+                None => return None,
+            }
+        }
+    }
+
+    fn landed(&mut self, now: Timestamp, job: usize, verdict: &Verdict) {
+        let roll = Roll(self.rng.u64(..));
+        if let Some(record) = self.queue.settle(now, roll, delivery_id(job), verdict) {
+            self.record(now, record);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Timestamp> {
+        let later = self.later.first_key_value().map(|((due, _), _)| *due - HORIZON / 2);
+        self.queue.wake_at().into_iter().chain(later).min()
+    }
+}
+
+/// As it was when it came, or was last tried.
+fn delivery(job: &Job) -> Delivery {
+    let id = delivery_id(job.id);
+    let lane = LaneId::from_raw(job.lane);
+    let mut delivery = Delivery::queued(id, MessageId::from_raw(id.raw()), lane, job.tier, job.due);
+    if job.attempts > 0 {
+        delivery.attempts = job.attempts;
+        delivery.state = State::Retry { due: job.due, cause: Cause::Unknown };
+        delivery.last_cause = Some(Cause::Unknown);
+        delivery.previous_wait = Some(Duration::from_secs(10));
+    }
+    delivery
+}
+
+fn delivery_id(job: usize) -> DeliveryId {
+    DeliveryId::from_raw(u64::try_from(job).expect("fits") + 1)
+}
+
+fn number(delivery: DeliveryId) -> usize {
+    usize::try_from(delivery.raw() - 1).expect("made from a number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+
+    /// Sends everything, one moment after the other, each failing so many times; how often each was
+    /// sent.
+    fn send_all(scheduler: &mut Posthaste, jobs: usize, failures: u32) -> Vec<u32> {
+        let mut sent = vec![0; jobs];
+        let mut now = NOW;
+        loop {
+            let picked: Vec<usize> = std::iter::from_fn(|| scheduler.next(now)).collect();
+            for job in picked {
+                let cause = if sent[job] < failures { Cause::InternalError } else { Cause::Ok };
+                scheduler.landed(now, job, &Verdict::of(cause));
+                sent[job] += 1;
+            }
+            match scheduler.wake_at() {
+                Some(at) => now = at.max(now + Duration::from_millis(1)),
+                None if scheduler.queue.is_empty() => return sent,
+                None => {}
+            }
+        }
+    }
+
+    fn arrive(scheduler: &mut Posthaste, jobs: usize) {
+        for id in 0..jobs {
+            let lane = u64::try_from(id % 3).expect("below 3");
+            let job = Job { id, tenant: lane % 2, lane, tier: Tier::Promotional, due: NOW, attempts: 0 };
+            scheduler.arrive(NOW, job);
+        }
+    }
+
+    #[test]
+    fn what_the_window_has_no_room_for_is_sent_too_and_once() {
+        let mut scheduler = Posthaste::with(Limits { window: 100, per_queue: 20, ..Limits::default() });
+        arrive(&mut scheduler, 1_000);
+        assert_eq!(send_all(&mut scheduler, 1_000, 0), [1; 1_000]);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_even_when_it_left_the_window() {
+        let mut scheduler = Posthaste::new(4);
+        arrive(&mut scheduler, 9);
+        // The third attempt is minutes after the second.
+        assert_eq!(send_all(&mut scheduler, 9, 3), [4; 9]);
+    }
+}

@@ -1,0 +1,132 @@
+//! The tiers beside each other: the lowest has its share of the slots whatever the others want, what
+//! is little of it does not get old, and what is urgent does not wait behind a campaign.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use posthaste_core::tier::Tier;
+
+use super::plain::{Plain, Rule};
+use super::scheduler::{Posthaste, Scheduler};
+use super::world::{Got, Load, Receiver, Source, play};
+use super::{Part, in_millis, millis, seconds};
+use crate::prove::{Figure, Options};
+
+/// Few slots, so that ten minutes are not millions of attempts.
+const SLOTS: u32 = 60;
+const TENANTS: u64 = 4;
+/// Destinations of a tenant in each tier.
+const LANES: u64 = 32;
+/// More than an endpoint may have under way at once.
+const WAITING: u64 = 72;
+const TEN_MINUTES: Range<Duration> = seconds(0)..seconds(600);
+
+const SHARE_BAR_PERCENT: f64 = 5.0;
+const OLDEST_BAR: Duration = seconds(60);
+/// Slots come free every few milliseconds; an urgent message gets one of the next.
+const URGENT_BAR: Duration = millis(500);
+
+pub(super) fn run(_: &Options) -> Part {
+    let mut part = Part::default();
+    // How long an attempt takes in each tier. Below a second nothing counts as slow.
+    for (name, takes) in [("lowest_tier", [250, 250, 250]), ("lowest_tier_when_quick", [900, 900, 90])] {
+        let got = play(&saturating(takes), &mut Posthaste::new(SLOTS), TEN_MINUTES);
+        part.figures.push(share(name, &got));
+        let got = play(&little_of_the_lowest(takes), &mut Posthaste::new(SLOTS), TEN_MINUTES);
+        part.figures.push(oldest(name, &got));
+    }
+    let got = campaign(&mut Posthaste::new(CAMPAIGN_SLOTS));
+    let wait = in_millis(got[0].wait(0.99));
+    part.figures.push(Figure::at_most("urgent_wait_behind_campaigns_p99", wait, "ms", in_millis(URGENT_BAR)));
+
+    let by_tier = play(&saturating([250; 3]), &mut Plain::new(Rule::ByTier, SLOTS), TEN_MINUTES);
+    part.controls.push(share("lowest_tier_by_tier", &by_tier));
+    let by_tier = play(&little_of_the_lowest([250; 3]), &mut Plain::new(Rule::ByTier, SLOTS), TEN_MINUTES);
+    part.controls.push(oldest("lowest_tier_by_tier", &by_tier));
+    let fifo = campaign(&mut Plain::new(Rule::Fifo, CAMPAIGN_SLOTS));
+    let wait = in_millis(fifo[0].wait(0.99));
+    part.controls.push(Figure::at_most("urgent_wait_fifo_p99", wait, "ms", in_millis(URGENT_BAR)));
+    part
+}
+
+/// Every tenant wants all it can get in every tier.
+fn saturating(takes: [u64; 3]) -> Vec<Source> {
+    let of_tenant = |tenant: u64| {
+        Tier::ALL.map(|tier| {
+            let first = tenant * 1_000 + tier as u64 * 100;
+            Source {
+                tenant,
+                tier,
+                lanes: first..first + LANES,
+                load: Load::Saturating { waiting: WAITING },
+                receiver: Receiver::well(millis(takes[tier.index()])),
+            }
+        })
+    };
+    (1..=TENANTS).flat_map(of_tenant).collect()
+}
+
+/// Of the lowest tier only what three in a hundred slots could do.
+fn little_of_the_lowest(takes: [u64; 3]) -> Vec<Source> {
+    let mut sources = saturating(takes);
+    for source in sources.iter_mut().filter(|source| source.tier == Tier::Engagement) {
+        let per_second = 0.03 * f64::from(SLOTS) / source.receiver.takes.as_secs_f64() / TENANTS as f64;
+        source.load = Load::Random { per_second, from: Duration::ZERO };
+    }
+    sources
+}
+
+/// By tier.
+fn slot_ms(got: &[Got]) -> [u64; 3] {
+    let of = |tier: usize| got.iter().skip(tier).step_by(Tier::ALL.len()).map(|got| got.slot_ms).sum();
+    [of(0), of(1), of(2)]
+}
+
+fn share(name: &str, got: &[Got]) -> Figure {
+    let all = TEN_MINUTES.end.as_secs_f64() * 1e3 * f64::from(SLOTS);
+    let percent = slot_ms(got).map(|held| 100.0 * held as f64 / all);
+    eprintln!("fairness: {name}: {:.2}, {:.2} and {:.2} % of the slots", percent[0], percent[1], percent[2]);
+    Figure::at_least(&format!("{name}_share"), percent[2], "% of slots", SHARE_BAR_PERCENT)
+}
+
+/// How long the one of the lowest tier that waited longest did.
+fn oldest(name: &str, got: &[Got]) -> Figure {
+    let oldest = got.iter().skip(2).step_by(Tier::ALL.len()).map(Got::longest_wait).max().unwrap_or(Duration::MAX);
+    Figure::at_most(&format!("{name}_oldest"), oldest.as_secs_f64(), "s", OLDEST_BAR.as_secs_f64())
+}
+
+const CAMPAIGN_SLOTS: u32 = 25;
+const CAMPAIGNS: u64 = 4;
+const CAMPAIGN_ENDPOINTS: u64 = 5_000;
+
+/// One tenant's urgent messages need two of five slots; four others have sent campaigns to so many
+/// endpoints that their ends wait for minutes. What is looked at is when they have aged.
+fn campaign(scheduler: &mut dyn Scheduler) -> Vec<Got> {
+    let takes = Receiver::well(millis(250));
+    let urgent = Source {
+        tenant: 1,
+        tier: Tier::Transactional,
+        lanes: 1..1 + LANES,
+        load: Load::Random { per_second: 40.0, from: Duration::ZERO },
+        receiver: takes,
+    };
+    let of_tenant = |tenant: u64| Source {
+        tenant,
+        tier: Tier::Engagement,
+        lanes: tenant * CAMPAIGN_ENDPOINTS..(tenant + 1) * CAMPAIGN_ENDPOINTS,
+        load: Load::AtOnce { messages: CAMPAIGN_ENDPOINTS, from: seconds(1), attempts: 0 },
+        receiver: takes,
+    };
+    let sources: Vec<Source> = std::iter::once(urgent).chain((2..2 + CAMPAIGNS).map(of_tenant)).collect();
+    let got = play(&sources, scheduler, seconds(180)..seconds(240));
+    let campaigns: u64 = got[1..].iter().map(|got| got.slot_ms).sum();
+    let slots = |held: u64| held as f64 / 60e3;
+    eprintln!(
+        "fairness: urgent beside campaigns: {:.1} and {:.1} of {CAMPAIGN_SLOTS} slots, wait p50 {:?}, p99 {:?}",
+        slots(got[0].slot_ms),
+        slots(campaigns),
+        got[0].wait(0.5),
+        got[0].wait(0.99),
+    );
+    got
+}

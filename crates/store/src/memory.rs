@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, ready};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::cause::Cause;
@@ -146,9 +147,11 @@ impl Memory {
                 .take(limit)
                 .collect(),
             Query::Delayed { after, until } => {
-                next_due = self.delayed.iter().map(|(due, _)| *due).find(|due| *due > until);
-                let beyond = self.delayed.iter().filter(|at| after.is_none_or(|after| **at > after));
-                beyond.take_while(|(due, _)| *due <= until).map(|(_, id)| *id).take(limit).collect()
+                let last = (until, DeliveryId::from_raw(u64::MAX));
+                next_due = self.delayed.range((Excluded(last), Unbounded)).next().map(|(due, _)| *due);
+                let from = after.map_or(Unbounded, Excluded);
+                let rest = self.delayed.range((from, Unbounded));
+                rest.take_while(|(due, _)| *due <= until).map(|(_, id)| *id).take(limit).collect()
             }
             Query::Spilled { lane, tier, order, span } => self.spilled_ids(lane, tier, order, span, limit),
             Query::Cut(scope) => self.covered(scope).take(limit).collect(),

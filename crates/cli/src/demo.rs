@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::say::say;
 use crate::serve::{allow_this_machine, runtime, served};
+use crate::simulate;
 use ledger::Ledger;
 use show::Screen;
 
@@ -97,6 +98,8 @@ async fn play(config: Config) -> Result<()> {
     store.close().await;
     let ledger = Ledger::of(&accepted, &cast);
     screen.close(&ledger, states)?;
+    let picture = tokio::task::spawn_blocking(simulate::short_outage).await.context("the simulation panicked")??;
+    Screen::outage(&picture)?;
     ensure!(ledger.lost() == 0, "{} accepted messages did not arrive", ledger.lost());
     ensure!(states == accepted.len(), "the API calls {states} of {} deliveries delivered", accepted.len());
     Ok(())
@@ -114,14 +117,14 @@ async fn serve(
 
 /// Starts the receivers and tells the server of them.
 async fn cast(server: SocketAddr, clock: &SystemClock) -> Result<Vec<Cast>> {
-    let fails = Behaviour::FailsFirst { times: 2, status: StatusCode::SERVICE_UNAVAILABLE };
+    let fails = Behaviour::FailsFirst { times: 12, status: StatusCode::INTERNAL_SERVER_ERROR };
     let parts = [
         ("shop", "order.paid", "takes everything", Behaviour::Healthy),
-        ("billing", "invoice.sent", "answers 503 twice before it takes a message", fails),
+        ("billing", "invoice.sent", "is down at first: its breaker opens, one message at a time asks again", fails),
         (
             "crm",
             "customer.joined",
-            "answers 429 and Retry-After: 30 first",
+            "answers 429 and Retry-After: 30 at first",
             Behaviour::Throttles { retry_after_seconds: 30 },
         ),
     ];

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use posthaste_core::dice::Roll;
 use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, nearest};
+use posthaste_core::tier::Tier;
 use posthaste_server::duration;
 use posthaste_testkit::outage::naive::{self, Naive};
 use posthaste_testkit::outage::{self, FRESH, Outcome, Scenario, Sender};
@@ -24,8 +26,14 @@ use posthaste_testkit::outage::{self, FRESH, Outcome, Scenario, Sender};
 use crate::say::say;
 use chart::{Picture, Series};
 
-/// More would take minutes and gigabytes with retries that hammer.
-const HELD_MAX: f64 = 100_000.0;
+/// Each takes some memory in every sender.
+const MESSAGES_MAX: f64 = 500_000.0;
+/// More would take minutes and gigabytes.
+const BARE_REQUESTS_MAX: f64 = 20_000_000.0;
+/// After the recovery bare retries make about so many times the requests they made before it.
+const BARE_REQUESTS_AFTER: f64 = 1.5;
+/// How long after the recovery to go on, where nothing needs longer.
+const HORIZON: Duration = Duration::from_secs(2 * 3_600);
 /// What goes on after this is no longer about the outage.
 const HORIZON_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// How much longer the picture is than the best sender needs.
@@ -56,9 +64,9 @@ pub(crate) struct Args {
     /// The same number is the same run
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long after the recovery to go on at most
-    #[arg(long, default_value = "2h", value_parser = time)]
-    horizon: Duration,
+    /// How long after the recovery to go on at most; left out, 2h or twice the time it takes at best
+    #[arg(long, value_parser = time)]
+    horizon: Option<Duration>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -90,7 +98,7 @@ struct Row {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let scenario = scenario(args)?;
-    let senders = args.policies.iter().map(|name| sender(name)).collect::<Result<Vec<_>>>()?;
+    let senders = args.policies.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
     // Opened before the work: a slip in its name is told at once.
     let svg = args.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let rows = play(&scenario, &args.policies, &senders);
@@ -99,12 +107,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         file.write_all(svg::render(&picture).as_bytes()).with_context(|| cannot_write(path))?;
     }
     if args.json {
-        return say!("{}", serde_json::to_string_pretty(&table::json(&scenario, &rows))?);
+        return say!("{}", serde_json::to_string(&table::json(&scenario, &rows))?);
     }
     say!("{}\n{}\n", picture.title, picture.subtitle)?;
     say!("{}", table::text(&rows))?;
     say!("{}", chart::terminal(&picture))?;
     say!("{}", table::words(&scenario, &rows))
+}
+
+/// The picture of an outage of five minutes, naive retries beside Posthaste: for `demo`.
+pub(crate) fn short_outage() -> Result<Picture> {
+    let names = [DEFAULT_PRESET, naive::FIXED.name].map(str::to_owned);
+    let scenario =
+        Scenario { outage: Duration::from_secs(300), watch: PICTURE_MIN, horizon: FRESH, ..Scenario::default() };
+    let senders = names.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
+    Ok(picture(&scenario, &play(&scenario, &names, &senders)))
 }
 
 fn create(path: &Path) -> Result<File> {
@@ -117,7 +134,7 @@ fn cannot_write(path: &Path) -> String {
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "must be a number a second, such as 30 or 0.5".to_owned())?;
-    if (0.1..=10_000.0).contains(&rate) { Ok(rate) } else { Err("must be from 0.1 to 10000 a second".to_owned()) }
+    if (0.1..=1_000.0).contains(&rate) { Ok(rate) } else { Err("must be from 0.1 to 1000 a second".to_owned()) }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -130,7 +147,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 fn scenario(args: &Args) -> Result<Scenario> {
-    let Args { load, capacity, outage, horizon, .. } = *args;
+    let Args { load, capacity, outage, .. } = *args;
     ensure!(
         load < capacity,
         "--load {load} is not below --capacity {capacity}: nothing that was held could ever be caught up with; \
@@ -142,6 +159,22 @@ fn scenario(args: &Args) -> Result<Scenario> {
         duration::write(outage),
         duration::write(HORIZON_MAX)
     );
+    let down = match args.down {
+        Down::Refuse => outage::Down::Refuses,
+        Down::Unavailable => outage::Down::Unavailable,
+        Down::Timeout => outage::Down::Silent,
+    };
+    let scenario =
+        Scenario { load, capacity, outage, down, shed_cost: args.shed_cost, seed: args.seed, ..Scenario::default() };
+    let messages = load * (outage + FRESH).as_secs_f64();
+    ensure!(
+        messages <= MESSAGES_MAX,
+        "--load {load} and --outage {} make {messages:.0} messages until half an hour after it; at most \
+         {MESSAGES_MAX:.0} are simulated: lower the load or shorten the outage",
+        duration::write(outage)
+    );
+    let best = scenario.drained_at_best().unwrap_or(HORIZON_MAX);
+    let horizon = args.horizon.unwrap_or_else(|| (best * 2).clamp(HORIZON, HORIZON_MAX));
     ensure!(
         (FRESH..=HORIZON_MAX).contains(&horizon),
         "--horizon {} is not from {} to {}: for so long fresh messages are looked at",
@@ -149,34 +182,20 @@ fn scenario(args: &Args) -> Result<Scenario> {
         duration::write(FRESH),
         duration::write(HORIZON_MAX)
     );
-    let down = match args.down {
-        Down::Refuse => outage::Down::Refuses,
-        Down::Unavailable => outage::Down::Unavailable,
-        Down::Timeout => outage::Down::Silent,
-    };
-    let scenario = Scenario {
-        load,
-        capacity,
-        outage,
-        down,
-        shed_cost: args.shed_cost,
-        horizon,
-        seed: args.seed,
-        ..Scenario::default()
-    };
-    let held = scenario.held();
-    ensure!(
-        held <= HELD_MAX,
-        "--load {load} and --outage {} would hold {held:.0} messages; at most {HELD_MAX:.0} are simulated: shorten the \
-         outage or lower the load",
-        duration::write(outage)
-    );
-    let best = scenario.drained_at_best().unwrap_or(horizon);
-    Ok(Scenario { watch: best.mul_f64(PICTURE_BEYOND_BEST).clamp(PICTURE_MIN, horizon), ..scenario })
+    let watch = best.mul_f64(PICTURE_BEYOND_BEST).clamp(PICTURE_MIN, horizon);
+    Ok(Scenario { watch, horizon, ..scenario })
 }
 
-fn sender(name: &str) -> Result<Sender> {
+fn sender(name: &str, scenario: &Scenario) -> Result<Sender> {
     if let Some(naive) = Naive::named(name) {
+        let requests = bare_requests(&naive.policy(), scenario);
+        ensure!(
+            requests <= BARE_REQUESTS_MAX,
+            "--policy {name} would make about {:.0} million requests; at most {:.0} million are simulated: lower the \
+             load, shorten the outage or leave it out",
+            requests / 1e6,
+            BARE_REQUESTS_MAX / 1e6
+        );
         return Ok(Sender::bare(naive.policy()));
     }
     let names: Vec<&str> = PRESETS.into_iter().chain(naive::ALL.map(|naive| naive.name)).collect();
@@ -185,6 +204,22 @@ fn sender(name: &str) -> Result<Sender> {
         format!("there is no policy {name:?}; the nearest is {nearest}, and there are {}", names.join(", "))
     })?;
     Ok(Sender::posthaste(policy))
+}
+
+/// About how many requests bare retries make.
+fn bare_requests(policy: &Policy, scenario: &Scenario) -> f64 {
+    let middling = Roll(u64::MAX / 2);
+    let mut since_first = Duration::ZERO;
+    let mut tries_of_each = 1.0;
+    // A retry is made by those who were created long enough before the recovery.
+    for wait in (1..).map_while(|retry| policy.wait(retry, Tier::Promotional, None, middling)) {
+        since_first += wait;
+        if since_first >= scenario.outage {
+            break;
+        }
+        tries_of_each += (scenario.outage - since_first).as_secs_f64() / scenario.outage.as_secs_f64();
+    }
+    scenario.held() * tries_of_each * (1.0 + BARE_REQUESTS_AFTER)
 }
 
 fn play(scenario: &Scenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
@@ -227,4 +262,21 @@ fn picture(scenario: &Scenario, rows: &[Row]) -> Picture {
 
 fn series(row: &Row) -> Series {
     Series { name: row.label.clone(), notes: table::notes(&row.outcome), seconds: row.outcome.seconds.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_requests_of_bare_retries_are_foreseen_well_enough_to_refuse_too_many() {
+        let scenario = Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(600), ..Scenario::default() };
+        for naive in [naive::FIXED, naive::EXPONENTIAL] {
+            let made = scenario.play(&Sender::bare(naive.policy()));
+            // After the recovery every message is also taken once, which is not what grows.
+            let made = made.tries_into_outage as f64 + made.shed as f64;
+            let foreseen = bare_requests(&naive.policy(), &scenario);
+            assert!((0.5..2.0).contains(&(foreseen / made)), "{}: {foreseen} foreseen, {made} made", naive.name);
+        }
+    }
 }

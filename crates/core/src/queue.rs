@@ -54,7 +54,7 @@ use lane::Lane;
 use marks::Marks;
 use shared::Shared;
 use timer::{Timer, Timers};
-use turn::{Taken, Turn};
+use turn::{Room, Speed, Taken, Turn};
 
 /// How far ahead of its due time a delivery is worth a place in memory.
 pub const HORIZON: Duration = Duration::from_secs(30);
@@ -87,6 +87,10 @@ impl Place {
 
 /// A tenant may hold half of the slots beside others, and never less than this.
 const TENANT_SLOTS_LEAST: u32 = 2;
+
+/// The lowest tier has one in so many slots whenever it can use them. Where there are fewer slots
+/// than that, a whole one would be more than its share: weights alone decide.
+const LOWEST_TIER_PART: u32 = 20;
 
 /// How long an attempt is expected to take where nothing is known.
 const EXPECTED: Duration = Duration::from_millis(100);
@@ -183,8 +187,7 @@ enum Stage {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     delivery: DeliveryId,
-    tier: Tier,
-    tenant: u32,
+    taken: Taken,
     started: Timestamp,
     expected: Duration,
     slow: bool,
@@ -201,9 +204,8 @@ pub struct Queue {
     lane_index: IdMap<LaneId, u32>,
     items: Items,
     in_flight: Slots<Flight>,
-    /// Attempts under way at destinations that answer slowly, and lanes that wait for one to end.
+    /// Attempts under way at destinations that answer slowly.
     slow_in_flight: u32,
-    slow_parked: BTreeSet<LaneId>,
     /// Those whose outcome is being made durable.
     recording: Slots<DeliveryId>,
     turn: Turn,
@@ -220,6 +222,8 @@ pub struct Queue {
     asked: usize,
     /// Where the next look for rows to spill begins.
     shed_from: u32,
+    /// When a look at every lane did not make enough room, and nothing was held since.
+    shed_in_vain: Option<Timestamp>,
     cuts: Cuts,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,
@@ -271,11 +275,18 @@ impl Queue {
             Gates::On => (self.limits.slots / 2).max(TENANT_SLOTS_LEAST),
             Gates::Off => u32::MAX,
         };
-        let taken = self.turn.take(cap, now);
+        let slots = self.limits.slots;
+        let lowest = if slots >= LOWEST_TIER_PART { slots.div_ceil(LOWEST_TIER_PART) } else { 0 };
+        let taken = self.turn.take(Room { cap, slow: self.has_room_for_slow(), lowest }, now);
         for (at, tenant) in self.turn.take_wakes() {
             self.timers.set(at, Timer::Tenant(tenant));
         }
         taken
+    }
+
+    /// A tenth of the slots is for those who answer quickly.
+    fn has_room_for_slow(&self) -> bool {
+        self.slow_in_flight < self.limits.slots - self.limits.slots / 10
     }
 
     /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
@@ -435,6 +446,13 @@ impl Queue {
             self.drop_if_idle(index, now);
             return None;
         }
+        if !taken.open_to_slow && self.lane_ref(index).speed() == Speed::Slow {
+            // It became slow while it stood among the quick. Nobody takes it from among the slow
+            // before one of them has landed.
+            self.lane_mut(index).in_ring[taken.tier.index()] = true;
+            self.turn.join_slow(taken);
+            return None;
+        }
         let id = self.pop_ready(index, taken.tier, now);
         if id.is_none() {
             self.drop_if_idle(index, now);
@@ -484,6 +502,8 @@ impl Queue {
                 }
                 Timer::Gate(gate) => self.look_at_gate(gate, now),
                 Timer::Tenant(tenant) => self.turn.wake(tenant),
+                // Whoever is woken asks for what makes room.
+                Timer::Shed => {}
             }
         }
     }
@@ -492,7 +512,7 @@ impl Queue {
     fn tidy_timers(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);
         timers.tidy(|at, timer| match timer {
-            Timer::Pause | Timer::Gate(_) | Timer::Tenant(_) => true,
+            Timer::Pause | Timer::Gate(_) | Timer::Tenant(_) | Timer::Shed => true,
             Timer::Due(id) => self.items.get(&id).is_some_and(|item| item.stage == Stage::Waiting),
             Timer::Over(id) => {
                 self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting))
@@ -562,8 +582,7 @@ impl Queue {
         self.slow_in_flight += u32::from(slow);
         let number = self.in_flight.insert(Flight {
             delivery: id,
-            tier: taken.tier,
-            tenant: taken.tenant,
+            taken,
             started: now,
             expected,
             slow,
@@ -604,15 +623,15 @@ impl Queue {
 
     /// An attempt is over: its slots are free again.
     fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
-        let flight = self.free_slot(id, now)?;
-        self.turn.landed(flight.tier, flight.tenant, flight.expected, now.since(flight.started));
+        let flight = self.free_slot(id)?;
+        self.turn.landed(flight.taken, flight.expected, now.since(flight.started));
         Some(flight)
     }
 
     /// An attempt was not made after all: its slots are free again, and what it took is given back.
     fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
-        let Some(flight) = self.free_slot(id, now) else { return };
-        self.turn.put_back(flight.tier, flight.tenant, flight.expected);
+        let Some(flight) = self.free_slot(id) else { return };
+        self.turn.put_back(flight.taken, flight.expected);
         let index = self.items[&id].lane;
         let lane = self.lane_mut(index);
         if let Some(settings) = lane.settings.clone() {
@@ -624,19 +643,13 @@ impl Queue {
         self.ring_lane(index, now);
     }
 
-    fn free_slot(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
+    fn free_slot(&mut self, id: DeliveryId) -> Option<Flight> {
         let item = &self.items[&id];
         let (number, index) = (item.number, item.lane);
         let flight = self.in_flight.remove(number).filter(|flight| flight.delivery == id)?;
         let lane = self.lane_mut(index);
         lane.in_flight = lane.in_flight.saturating_sub(1);
-        if flight.slow {
-            self.slow_in_flight -= 1;
-            let waits = self.slow_parked.pop_first();
-            if let Some(index) = waits.and_then(|lane| self.lane_index.get(&lane).copied()) {
-                self.ring_lane(index, now);
-            }
-        }
+        self.slow_in_flight -= u32::from(flight.slow);
         Some(flight)
     }
 

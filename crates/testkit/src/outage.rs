@@ -80,8 +80,8 @@ impl Scenario {
         self.load * self.outage.as_secs_f64()
     }
 
-    /// How soon after the recovery they can all be delivered, whoever sends: with what the receiver
-    /// can take beyond what is new. `None` if it can take no more than that.
+    /// How soon after the recovery they can all be delivered if no new message has to wait for them:
+    /// with what the receiver can take beyond what is new. `None` if that is nothing.
     pub fn drained_at_best(&self) -> Option<Duration> {
         let to_spare = self.capacity - self.load;
         (to_spare > 0.0).then(|| Duration::from_secs_f64(self.held() / to_spare))

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{breakers, core_speed, crash_points, limits, outage, purity, schedules, simulation, thread};
+use crate::{breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, thread};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -117,6 +117,11 @@ pub const PROOFS: &[Proof] = &[
         name: "outage",
         shows: "twenty minutes down: what reaches the receiver, naive and with all gates",
         run: outage::proof::run,
+    },
+    Proof {
+        name: "fairness",
+        shows: "equal shares by slot-time, weights, quiet tenants beside noisy ones, no tier starved",
+        run: fairness::run,
     },
     Proof {
         name: "core-speed",

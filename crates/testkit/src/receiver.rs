@@ -1,7 +1,6 @@
 //! Receivers on real sockets that behave as they are told and keep a log of what arrived: what a
 //! sender claims is compared with this log, not with the sender's own counts.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,14 +26,14 @@ use tokio::task::JoinSet;
 pub enum Behaviour {
     /// Takes everything.
     Healthy,
-    /// Fails the first attempts of every message, then takes it.
+    /// Fails its first requests, then takes everything.
     FailsFirst {
         /// How many.
         times: usize,
         /// With what.
         status: StatusCode,
     },
-    /// Answers 429 to the first attempt of every message and says when to come back.
+    /// Answers 429 to its first request and says when to come back.
     Throttles {
         /// In so many seconds of the sender's clock.
         retry_after_seconds: u32,
@@ -80,7 +79,6 @@ struct Desk {
 #[derive(Debug, Default)]
 struct Log {
     arrivals: Vec<Arrival>,
-    tries: BTreeMap<String, usize>,
 }
 
 impl Receiver {
@@ -146,9 +144,7 @@ impl Desk {
         let secrets = std::slice::from_ref(&self.secret);
         let is_signed = verify(secrets, &received, at.as_millis() / 1_000, TOLERANCE).is_ok();
         let mut log = self.log();
-        let tries = log.tries.entry(message.clone()).or_default();
-        *tries += 1;
-        let answered = self.status(*tries);
+        let answered = self.status(log.arrivals.len() + 1);
         if let (StatusCode::TOO_MANY_REQUESTS, Behaviour::Throttles { retry_after_seconds }) =
             (answered, self.behaviour)
         {
@@ -160,10 +156,11 @@ impl Desk {
         response
     }
 
-    fn status(&self, tries: usize) -> StatusCode {
+    /// What it says to its `nth` request.
+    fn status(&self, nth: usize) -> StatusCode {
         match self.behaviour {
-            Behaviour::FailsFirst { times, status } if tries <= times => status,
-            Behaviour::Throttles { .. } if tries == 1 => StatusCode::TOO_MANY_REQUESTS,
+            Behaviour::FailsFirst { times, status } if nth <= times => status,
+            Behaviour::Throttles { .. } if nth == 1 => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::NO_CONTENT,
         }
     }

@@ -10,6 +10,7 @@ use posthaste_core::time::human;
 use super::Cast;
 use super::ledger::Ledger;
 use crate::say::{self, say};
+use crate::simulate::chart::{self, Picture};
 
 /// The terminal, with one line that is written over and over.
 pub(super) struct Screen {
@@ -41,7 +42,7 @@ impl Screen {
         Ok(())
     }
 
-    /// The ledger, and what to do next.
+    /// The ledger.
     pub(super) fn close(&self, ledger: &Ledger, states: usize) -> Result<()> {
         let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
         say!("{clear}\n  accepted    {:>5}   each after its commit was on the disk", ledger.accepted)?;
@@ -49,9 +50,16 @@ impl Screen {
         say!("              {states:>5}   by the API's")?;
         say!("  attempts    {:>5}", ledger.attempts)?;
         say!("  duplicates  {:>5}", ledger.duplicates)?;
-        say!("  lost        {:>5}\n", ledger.lost())?;
+        say!("  lost        {:>5}\n", ledger.lost())
+    }
+
+    /// What an outage does to a receiver, and what to do next.
+    pub(super) fn outage(picture: &Picture) -> Result<()> {
+        say!("And a receiver that is down for five minutes, simulated with the same code:\n")?;
+        say!("{}", chart::terminal(picture))?;
         say!("Next: `posthaste serve --dev` runs a server to try, `posthaste policy preview webhook` shows when")?;
-        say!("it tries again, `posthaste bench` measures this machine.")
+        say!("it tries again, `posthaste simulate --svg outage.svg` draws that picture for an outage of your own,")?;
+        say!("`posthaste bench` measures this machine.")
     }
 }
 

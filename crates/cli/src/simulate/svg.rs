@@ -19,8 +19,10 @@ const PLOT: f64 = 128.0;
 const GAP: f64 = 46.0;
 /// Below the last plot: times.
 const BOTTOM: f64 = 62.0;
-/// Seconds of one point: short enough for every step of a recovery, long enough to be calm.
+/// Seconds of one point at least: short enough for every step of a recovery, long enough to be calm.
 const POINT_SECONDS: usize = 10;
+/// More points than this are closer than a pixel or two.
+const POINTS_MAX: usize = 400;
 /// What is this many times above what the receiver can take is cut, or the rest would be flat.
 const CUT: f64 = 20.0;
 /// From one figure to the next.
@@ -92,7 +94,7 @@ fn round_step(least: f64) -> f64 {
 }
 
 fn points(picture: &Picture, series: &Series) -> Vec<Load> {
-    series.loads(picture.length, (picture.length / POINT_SECONDS).max(1))
+    series.loads(picture.length, (picture.length / POINT_SECONDS).clamp(1, POINTS_MAX))
 }
 
 fn head(svg: &mut String, picture: &Picture) {
@@ -141,7 +143,8 @@ fn panel(svg: &mut String, scale: &Scale<'_>, series: &Series, top: f64) {
 
 /// What was taken, and on top of it what failed.
 fn areas(svg: &mut String, scale: &Scale<'_>, loads: &[Load], bottom: f64) {
-    let x = |index: usize| scale.x(index * scale.picture.length / loads.len() + POINT_SECONDS / 2);
+    // In the middle of its seconds.
+    let x = |index: usize| scale.x((2 * index + 1) * scale.picture.length / (2 * loads.len()));
     let line = |rate: fn(&Load) -> f64| -> Vec<String> {
         let place = |(index, load): (usize, &Load)| format!("{:.1} {:.1}", x(index), bottom - scale.y(rate(load)));
         loads.iter().enumerate().map(place).collect()

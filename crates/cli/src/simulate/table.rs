@@ -23,10 +23,10 @@ pub(super) fn subtitle(scenario: &Scenario) -> String {
     };
     let shed = match scenario.shed_cost {
         0.0 => String::new(),
-        cost => format!("; turning one away costs it {:.0} % of taking it", cost * 100.0),
+        cost => format!("; each 503 costs it {:.0} % of a request", cost * 100.0),
     };
     format!(
-        "{} messages a second for a receiver that takes {}. It {down} while it is down{shed}. Seed {}.",
+        "{} messages a second for a receiver that takes {}. While down it {down}{shed}. Seed {}.",
         scenario.load, scenario.capacity, scenario.seed
     )
 }
@@ -56,7 +56,7 @@ fn cells(outcome: &Outcome) -> [String; 8] {
     };
     [
         grouped(outcome.tries_into_outage),
-        outcome.peak.to_string(),
+        grouped(u64::from(outcome.peak)),
         format!("{:.0}", outcome.mean),
         grouped(outcome.shed),
         drained,
@@ -92,19 +92,19 @@ pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
         "{} sends {} requests into the outage and up to {} a second after it{}",
         wild.name,
         grouped(wild.outcome.tries_into_outage),
-        wild.outcome.peak,
+        grouped(u64::from(wild.outcome.peak)),
         beyond(wild.outcome.peak, scenario.capacity)
     );
     let mut fresh = format!("1 in 100 new messages {}", waits(&wild.outcome));
     let mut held = format!("what was held is delivered {}", delivered(&wild.outcome, scenario));
     if rows.len() > 1 {
         let tries = grouped(calm.outcome.tries_into_outage);
-        load += &format!("; {} sends {tries}, then up to {}", calm.name, calm.outcome.peak);
+        load += &format!("; {} sends {tries}, then up to {}", calm.name, grouped(u64::from(calm.outcome.peak)));
         fresh += &format!(" with {} and {} with {}", wild.name, waits(&calm.outcome), calm.name);
         held += &format!(" and {}", delivered(&calm.outcome, scenario));
     }
     let best = scenario.drained_at_best().map_or(String::new(), |best| {
-        format!("; no sender could do it in less than {}", human(Duration::from_secs(best.as_secs())))
+        format!("; if nothing new had to wait, it would take {}", human(Duration::from_secs(best.as_secs())))
     });
     format!("{load}.\n{fresh}; {held}{best}.")
 }
@@ -121,7 +121,7 @@ fn waits(outcome: &Outcome) -> String {
 
 fn delivered(outcome: &Outcome, scenario: &Scenario) -> String {
     match outcome.drained {
-        Some(after) => format!("{} after it", human(after)),
+        Some(after) => format!("after {}", human(after)),
         None => format!("not within {}", human(scenario.horizon)),
     }
 }
@@ -277,7 +277,8 @@ mod tests {
             words,
             "a sends 376,060 requests into the outage and up to 688 a second after it, 14 times what the receiver can \
              take; b sends 376,060, then up to 54.\n1 in 100 new messages still waits at the end with a \
-             and waits 23m 2s or longer with b; what was held is delivered not within 4h and 33m after it; no sender could do it in less than 30m."
+             and waits 23m 2s or longer with b; what was held is delivered not within 4h and after 33m; if nothing new had \
+             to wait, it would take 30m."
         );
     }
 

@@ -124,6 +124,7 @@ impl Queue {
             _ => None,
         };
         self.troubled.insert(id);
+        self.shed_in_vain = None;
         if let Some(at) = until {
             self.wake_lane(index, at, now);
         }

@@ -1,6 +1,7 @@
 //! Why a delivery waits, and until when (G5).
 
 use super::lane::Lane;
+use super::turn::Speed;
 use super::{Queue, Stage};
 use crate::delivery::Delivery;
 use crate::hold::{Hold, Why};
@@ -35,6 +36,9 @@ impl Queue {
         let index = self.lane_index[&lane.id];
         if let Some(bar) = self.bar(index, delivery.tier, now) {
             return bar.hold;
+        }
+        if lane.speed() == Speed::Slow && !self.has_room_for_slow() {
+            return Hold { why: Why::Concurrency, until: None };
         }
         if let Some(flow) = lane.flow.as_ref().filter(|flow| flow.is_postponed(delivery.tier, lane.ranked(delivery.id)))
         {

@@ -45,18 +45,21 @@ impl Queue {
 
     /// Pauses everything.
     pub fn pause_all(&mut self, hold: Hold) {
+        self.shed_in_vain = None;
         self.paused_all = Some(hold);
         self.set_pause_timer(hold);
     }
 
     /// Pauses a tenant.
     pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
+        self.shed_in_vain = None;
         self.paused_tenants.insert(tenant, hold);
         self.set_pause_timer(hold);
     }
 
     /// Pauses a lane.
     pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
+        self.shed_in_vain = None;
         let index = self.lane(lane);
         self.lane_mut(index).holds_mut().paused = Some(hold);
         if let Some(until) = hold.until {
@@ -104,6 +107,7 @@ impl Queue {
         };
         if longer {
             holds.asked = Some(hold);
+            self.shed_in_vain = None;
             if let Some(until) = hold.until {
                 self.timers.set(until, Timer::Lane(lane));
             }
@@ -152,14 +156,7 @@ impl Queue {
             return Some(Bar::until(Why::OffPeak, at));
         }
         let own = lane.flow.as_ref().and_then(|flow| flow.bar(settings, now));
-        own.or_else(|| self.bar_of_slow(lane)).or_else(|| self.shared_bar(lane, now))
-    }
-
-    /// A tenth of the slots is for those who answer quickly.
-    fn bar_of_slow(&self, lane: &Lane) -> Option<Bar> {
-        let slow = lane.flow.as_ref().is_some_and(|flow| flow.concurrency.is_slow());
-        (slow && self.slow_in_flight >= self.limits.slots - self.limits.slots / 10)
-            .then_some(Bar { hold: Hold { why: Why::Concurrency, until: None }, lifts: Lifts::BySlow })
+        own.or_else(|| self.shared_bar(lane, now))
     }
 
     /// Sees to it that a barred lane is looked at again.
@@ -169,9 +166,6 @@ impl Queue {
             // A landing, a resume or the hold's own timer looks at the lane.
             Lifts::ByWord | Lifts::ByLanding => {}
             Lifts::At(at) => self.wake_lane(index, at, now),
-            Lifts::BySlow => {
-                self.slow_parked.insert(lane);
-            }
             Lifts::ByGate(gate) => self.park_at(gate, lane, bar.hold.until),
         }
     }
@@ -199,7 +193,6 @@ pub(super) struct Bar {
 pub(super) enum Lifts {
     ByWord,
     ByLanding,
-    BySlow,
     ByGate(SharedGate),
     At(Timestamp),
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::drain::{Drain, Part};
 use super::flow::Flow;
 use super::ready::{Rank, Ready};
+use super::turn::Speed;
 use crate::flow::SharedGate;
 use crate::flow::bucket::Rate;
 use crate::hold::{Hold, Why};
@@ -297,6 +298,14 @@ impl Lane {
             None => 0,
         };
         self.in_flight < most
+    }
+
+    /// Whether its destination holds slots for long.
+    pub(super) fn speed(&self) -> Speed {
+        match &self.flow {
+            Some(flow) if flow.concurrency.is_slow() => Speed::Slow,
+            _ => Speed::Quick,
+        }
     }
 
     /// Which of its queues something born then belongs to.

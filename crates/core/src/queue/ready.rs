@@ -32,7 +32,7 @@ impl Ready {
             Self::One(rank) => Some(*rank),
             Self::Many(heap) => heap.pop(),
         };
-        if self.len() == 0 || matches!(self, Self::One(_)) {
+        if self.is_empty() || matches!(self, Self::One(_)) {
             *self = Self::None;
         }
         first

@@ -207,11 +207,12 @@ impl Queue {
             if matches!(gate, SharedGate::Credential(_)) {
                 if heard.credential_refused {
                     self.shared_entry(gate, now).breaker.trip(now, None);
+                    self.shed_in_vain = None;
                 }
                 continue;
             }
             let is_bad = matches!(heard.signal, Signal::Failure | Signal::Overload);
-            if !self.shared.contains_key(&gate) && !(is_bad && self.is_suspect(gate, settings.lane)) {
+            if !(self.shared.contains_key(&gate) || is_bad && self.is_suspect(gate, settings.lane)) {
                 continue;
             }
             let shared = self.shared_entry(gate, now);
@@ -225,7 +226,7 @@ impl Queue {
             };
             match shared.breaker.answered(now, heard.roll, &rule, answer) {
                 Some(Change::Closed) => closed.push(gate),
-                Some(Change::Opened | Change::Reopened) => {}
+                Some(Change::Opened | Change::Reopened) => self.shed_in_vain = None,
                 // A probe's place may be free again.
                 None if !shared.parked.is_empty() && shared.breaker.gate(now) != (Gate::Held { until: None }) => {
                     self.ring_parked(gate, now);

@@ -18,6 +18,8 @@ pub(super) enum Timer {
     Tenant(TenantId),
     /// A pause of everything or of a tenant ends.
     Pause,
+    /// Held lanes are looked at again for rows that make room.
+    Shed,
     /// A delivery's next step is due.
     Due(DeliveryId),
     /// A delivery's time to live is over.

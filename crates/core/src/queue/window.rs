@@ -1,6 +1,7 @@
 //! What the window holds: who comes in, who waits, who leaves, and what is left in the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::drain::{Part, Span};
 use super::items::Item;
@@ -13,6 +14,9 @@ use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
+
+/// How soon every lane is looked at again for rows to spill, after there were not enough.
+const SHED_AGAIN: Duration = Duration::from_secs(1);
 
 /// What became of one that asked to come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,10 +249,13 @@ impl Queue {
 
     /// Rows to write as spilled because the window is nearly full: what waits in held lanes makes
     /// room for what can be sent. They have left the window when this returns; once they are
-    /// written, [`Queue::spilled`] must hear of them.
+    /// written, [`Queue::spilled`] must hear of them. A look that does not make enough room costs
+    /// time: the next one is a second later, or when something else is held.
     pub fn shed(&mut self, now: Timestamp) -> Vec<Shed> {
         let mut shed = Vec::new();
-        if self.items.len() < self.limits.window / 4 * 3 {
+        // A look in the future is a clock that was set back.
+        let looked = self.shed_in_vain.is_some_and(|at| at <= now && now.since(at) < SHED_AGAIN);
+        if looked || self.items.len() < self.limits.window / 4 * 3 {
             return shed;
         }
         let lanes = self.lanes.bound();
@@ -259,9 +266,11 @@ impl Queue {
             }
             if self.items.len() < self.limits.window / 2 {
                 self.shed_from = index + 1;
-                break;
+                return shed;
             }
         }
+        self.shed_in_vain = Some(now);
+        self.timers.set(now + SHED_AGAIN, Timer::Shed);
         shed
     }
 
@@ -375,9 +384,10 @@ impl Queue {
             return self.park(index, bar, now);
         }
         let Some(tenant) = lane.settings.as_ref().map(|settings| settings.tenant) else { return };
+        let speed = lane.speed();
         self.lane_mut(index).in_ring[tier.index()] = true;
         let tenant = self.turn.tenant(tenant, now);
-        self.turn.join(tier, tenant, index, now);
+        self.turn.join(tier, tenant, index, speed, now);
     }
 
     pub(super) fn ring_lane(&mut self, index: u32, now: Timestamp) {

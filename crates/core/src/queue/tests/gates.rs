@@ -318,9 +318,9 @@ fn retries_of_a_failing_destination_keep_to_their_share_and_fresh_messages_go_on
         let mut good = false;
         while let Some(Pick::Send(start)) = queue.next(at(second), ROLL) {
             if start.attempt == 1 {
-                firsts += 1
+                firsts += 1;
             } else {
-                retries += 1
+                retries += 1;
             }
             // Four of ten fail: too few to open a breaker.
             good = !good || start.delivery.raw() % 5 == 0;

@@ -234,6 +234,8 @@ pub struct Queue {
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     marks: Marks,
+    /// The latest time it was asked at.
+    latest: Timestamp,
     refused_moves: u64,
 }
 
@@ -478,6 +480,10 @@ impl Queue {
 
     /// Lets every deadline that has come take effect.
     fn fire(&mut self, now: Timestamp) {
+        if now < self.latest {
+            self.catch_up(now);
+        }
+        self.latest = now;
         if self.timers.is_untidy() {
             self.tidy_timers();
         }
@@ -506,6 +512,22 @@ impl Queue {
                 Timer::Shed => {}
             }
         }
+    }
+
+    /// The clock was set back: limits go on from here instead of waiting for the time it was.
+    fn catch_up(&mut self, now: Timestamp) {
+        for index in 0..self.lanes.bound() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            let settings = lane.settings.clone();
+            if let Some(flow) = &mut lane.flow {
+                flow.catch_up(settings.as_deref(), now);
+            }
+        }
+        self.catch_up_shared(now);
+        self.turn.catch_up(now);
+        let gates: Vec<SharedGate> = self.shared.keys().copied().collect();
+        gates.into_iter().for_each(|gate| self.ring_parked(gate, now));
+        self.ring_every_lane(now);
     }
 
     /// Forgets deadlines of what has moved on. Whoever waits again sets them again.

@@ -50,11 +50,6 @@ impl Budget {
         self.saved.next_at(&TIME, now)
     }
 
-    /// Gives back a retry that was taken and not made, in the same moment.
-    pub fn give_back(&mut self) {
-        self.saved.give_back(&TIME);
-    }
-
     /// Adds what time has earned until `now`.
     pub fn catch_up(&mut self, now: Timestamp) {
         self.saved.catch_up(&TIME, now);
@@ -108,15 +103,6 @@ mod tests {
         take_all(&mut budget, 3_600_000);
         assert_eq!(budget.take(at(500)), Err(at(1_500)));
         assert_eq!(take_all(&mut budget, 1_500), 1);
-    }
-
-    #[test]
-    fn a_retry_given_back_is_there_again() {
-        let mut budget = Budget::new(at(0));
-        let before = budget;
-        assert_eq!(budget.take(at(0)), Ok(()));
-        budget.give_back();
-        assert_eq!(budget, before);
     }
 
     proptest! {

@@ -91,6 +91,11 @@ impl Pace {
         self.needed = self.needed.max(now);
     }
 
+    /// Adds what time has earned: also after the clock was set back.
+    pub fn catch_up(&mut self, now: Timestamp) {
+        self.bucket.catch_up(&limit(self.rate), now);
+    }
+
     /// One that was taken was not sent.
     pub fn give_back(&mut self) {
         self.bucket.give_back(&limit(self.rate));

@@ -83,11 +83,13 @@ impl Queue {
             }
         };
         let took_lately = flow.breaker.successes_per_second(now);
+        if heard.signal == Signal::Success && flow.pace.is_none() && !flow.is_troubled(now) {
+            flow.healthy = took_lately;
+        }
         match &mut flow.pace {
             Some(pace) => pace.answered(now, said),
             // While it is not closed the breaker is all the pace there is.
             None if said == pace::Answer::TooMuch && flow.breaker.standing(now) == Standing::Closed => {
-                flow.healthy = took_lately;
                 flow.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
             }
             None => {}
@@ -100,13 +102,7 @@ impl Queue {
             retry_after: heard.retry_after,
         };
         match flow.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
-            Some(Change::Opened) => {
-                if flow.pace.is_none() {
-                    flow.healthy = took_lately;
-                }
-                self.opened(index, now);
-            }
-            Some(Change::Reopened) => self.opened(index, now),
+            Some(Change::Opened | Change::Reopened) => self.opened(index, now),
             Some(Change::Closed) => self.recovered(index, now),
             None => self.tidy_flow(index, now),
         }

@@ -114,6 +114,17 @@ impl Flow {
         self.breaker.start(now)
     }
 
+    /// The clock was set back: what time has earned counts from now on.
+    pub(super) fn catch_up(&mut self, settings: Option<&LaneSettings>, now: Timestamp) {
+        if let (Some(rate), Some(bucket)) = (settings.and_then(LaneSettings::rate), &mut self.bucket) {
+            bucket.catch_up(rate, now);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.catch_up(now);
+        }
+        self.budget.catch_up(now);
+    }
+
     /// Something was picked and not sent after all.
     pub(super) fn put_back(&mut self, settings: &LaneSettings, generation: u32) {
         if let (Some(rate), Some(bucket)) = (settings.rate(), &mut self.bucket) {

@@ -33,13 +33,17 @@ pub(super) struct Shared {
     breaker: Breaker,
     settings: SharedSettings,
     bucket: Option<Bucket>,
-    parked: BTreeSet<LaneId>,
+    /// The lanes that wait here, who was sent to longest ago first.
+    parked: BTreeSet<(Timestamp, LaneId)>,
     /// When something was last sent through it.
     used: Timestamp,
     /// The earliest timer that will look at it.
     wakes_at: Timestamp,
 }
 
+/// So many lanes try again when a gate lets one or a few through; the others a second later.
+const RUNG_AT_ONCE: usize = 64;
+const RING_AGAIN: Duration = Duration::from_secs(1);
 /// How often a gate is looked at that nobody waits at: it may be forgotten.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long one that is not closed is remembered when nobody sends through it.
@@ -121,8 +125,10 @@ impl Queue {
     }
 
     pub(super) fn park_at(&mut self, gate: SharedGate, lane: LaneId, until: Option<Timestamp>) {
+        let used = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).flow.as_ref());
+        let used = used.map_or(Timestamp::default(), |flow| flow.used);
         let Some(shared) = self.shared.get_mut(&gate) else { return };
-        shared.parked.insert(lane);
+        shared.parked.insert((used, lane));
         if let Some(at) = until.filter(|at| *at < shared.wakes_at) {
             shared.wakes_at = at;
             self.timers.set(at, Timer::Gate(gate));
@@ -151,11 +157,28 @@ impl Queue {
         }
     }
 
+    /// The clock was set back: what time has earned counts from now on.
+    pub(super) fn catch_up_shared(&mut self, now: Timestamp) {
+        for shared in self.shared.values_mut() {
+            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+                bucket.catch_up(rate, now);
+            }
+        }
+    }
+
     /// Lets the lanes that wait at a gate try again.
     pub(super) fn ring_parked(&mut self, gate: SharedGate, now: Timestamp) {
         let Some(shared) = self.shared.get_mut(&gate) else { return };
         shared.wakes_at = Timestamp::MAX;
-        for lane in std::mem::take(&mut shared.parked) {
+        let rung: Vec<LaneId> = shared.parked.iter().take(RUNG_AT_ONCE).map(|(_, lane)| *lane).collect();
+        for _ in &rung {
+            shared.parked.pop_first();
+        }
+        if !shared.parked.is_empty() {
+            shared.wakes_at = now + RING_AGAIN;
+            self.timers.set(shared.wakes_at, Timer::Gate(gate));
+        }
+        for lane in rung {
             if let Some(index) = self.lane_index.get(&lane).copied() {
                 self.ring_lane(index, now);
                 self.drop_if_idle(index, now);
@@ -260,7 +283,7 @@ impl Queue {
 
     /// The lanes that wait at a gate.
     pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
-        self.shared.get(&gate).map(|shared| shared.parked.iter().copied().collect()).unwrap_or_default()
+        self.shared.get(&gate).map(|shared| shared.parked.iter().map(|(_, lane)| *lane).collect()).unwrap_or_default()
     }
 
     /// The breaker of a shared gate.

@@ -310,6 +310,19 @@ impl Turn {
         self.tenant_mut(taken.tenant).in_flight -= 1;
     }
 
+    /// The clock was set back: what time has earned counts from now on.
+    pub(super) fn catch_up(&mut self, now: Timestamp) {
+        for index in 0..self.tenants.bound() {
+            let Some(tenant) = self.tenants.get_mut(index) else { continue };
+            if let (Some(rate), Some(bucket)) = (&tenant.settings.rate, &mut tenant.bucket) {
+                bucket.catch_up(rate, now);
+            }
+            if tenant.blocked == Some(Why::RateLimit) {
+                self.release(index);
+            }
+        }
+    }
+
     /// A tenant may have a token again.
     pub(super) fn wake(&mut self, tenant: TenantId) {
         if let Some(index) = self.index.get(&tenant).copied()

@@ -191,9 +191,10 @@ struct Flight {
     started: Timestamp,
     expected: Duration,
     slow: bool,
-    /// Of its lane's breaker, and of those it shares.
+    /// Of its lane's breaker.
     generation: u32,
-    shared: [u32; 3],
+    /// The shared gates it went through: its lane may be elsewhere when it lands.
+    shared: [Option<(SharedGate, Pass)>; 3],
 }
 
 /// The window over all pending deliveries of one owner.
@@ -300,7 +301,7 @@ impl Queue {
         let mut decision = delivery::settle(&item.delivery, verdict, &settings.policy, now, roll);
         let lane = item.delivery.lane;
         let spent = decision.attempts > item.delivery.attempts;
-        if verdict.class == Class::Credential && settings.credential().is_some() {
+        if verdict.class == Class::Credential && settings.credential().is_some() && self.limits.gates == Gates::On {
             // Everything behind the credential is held, not this lane alone.
             decision.lane_hold = None;
         }
@@ -502,6 +503,7 @@ impl Queue {
                         let lane = self.lane_mut(index);
                         lane.release(now);
                         lane.wakes_at = Timestamp::MAX;
+                        self.tidy_flow(index, now);
                         self.ring_lane(index, now);
                         self.drop_if_idle(index, now);
                     }
@@ -599,7 +601,7 @@ impl Queue {
     fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
         let (pass, expected, slow) = self.start_own(id, taken.lane, now);
         let settings = self.lane_ref(taken.lane).settings.clone();
-        let shared = settings.map_or([Pass::FIRST; 3], |settings| self.start_shared(&settings, now));
+        let shared = settings.map_or([None; 3], |settings| self.start_shared(&settings, now));
         self.turn.sent(taken, expected, now);
         self.slow_in_flight += u32::from(slow);
         let number = self.in_flight.insert(Flight {
@@ -609,7 +611,7 @@ impl Queue {
             expected,
             slow,
             generation: pass.generation,
-            shared: shared.map(|pass| pass.generation),
+            shared,
         });
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("picked from the window");
@@ -623,7 +625,7 @@ impl Queue {
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
             compact: delivery.compact == delivery::Compact::InUse,
-            probe: pass.probe || shared.iter().any(|pass| pass.probe),
+            probe: pass.probe || shared.iter().flatten().any(|(_, pass)| pass.probe),
         }
     }
 
@@ -639,6 +641,7 @@ impl Queue {
             lane.flow = Some(Box::new(Flow::new(settings, gates, now)));
         }
         let Some(flow) = lane.flow.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
+        flow.retries.remove(&id);
         let pass = flow.start(settings, first_try, now);
         (pass, flow.concurrency.latency(), flow.concurrency.is_slow())
     }
@@ -660,7 +663,7 @@ impl Queue {
             if let Some(flow) = &mut lane.flow {
                 flow.put_back(&settings, flight.generation);
             }
-            self.put_back_shared(&settings, flight.shared, now);
+            self.put_back_shared(&flight.shared, now);
         }
         self.ring_lane(index, now);
     }
@@ -679,6 +682,11 @@ impl Queue {
     fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
         let is_retry = matches!(self.items[&id].delivery.state, State::Retry { .. });
         if !is_retry || self.items.len() >= self.limits.window / 4 * 3 {
+            return false;
+        }
+        let item = &self.items[&id];
+        if self.lane_ref(item.lane).kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
+            // Those that wait must not keep out what could go.
             return false;
         }
         let index = self.items[&id].lane;

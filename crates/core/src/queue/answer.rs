@@ -46,7 +46,7 @@ impl Queue {
         if self.limits.gates == Gates::Off {
             return;
         }
-        for gate in self.answered_shared(&settings, flight.shared, &heard, now) {
+        for gate in self.answered_shared(settings.lane, &flight.shared, &heard, now) {
             self.gate_closed(gate, now);
         }
     }
@@ -146,6 +146,7 @@ impl Queue {
         }
         self.stand_in_line(index);
         self.ring_lane(index, now);
+        self.tidy_flow(index, now);
     }
 
     /// A gate that lanes share has closed: each of them recovers at its own pace.

@@ -122,7 +122,7 @@ impl Queue {
         if let Some(Standing::Open { until, .. }) = lane.flow.as_ref().map(|flow| flow.breaker.standing(now)) {
             return Some(Hold { why: Why::BreakerOpen, until });
         }
-        self.shared_open(lane, now)
+        self.shared_open(lane, now).map(|(_, hold)| hold)
     }
 
     /// Somebody's word, or the receiver's, that a lane must wait.
@@ -157,6 +157,19 @@ impl Queue {
         }
         let own = lane.flow.as_ref().and_then(|flow| flow.bar(settings, now));
         own.or_else(|| self.shared_bar(lane, now))
+    }
+
+    /// Sees to it that a held lane is looked at again, though it has nothing in the window to send.
+    pub(super) fn park_held(&mut self, index: u32, now: Timestamp) {
+        let lane = self.lane_ref(index);
+        let id = lane.id;
+        if let Some(Standing::Open { until: Some(at), .. }) = lane.flow.as_ref().map(|flow| flow.breaker.standing(now))
+        {
+            return self.wake_lane(index, at, now);
+        }
+        if let Some((gate, hold)) = self.shared_open(lane, now) {
+            self.park_at(gate, id, hold.until);
+        }
     }
 
     /// Sees to it that a barred lane is looked at again.

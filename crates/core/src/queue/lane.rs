@@ -324,7 +324,13 @@ impl Lane {
         self.ready[tier.index()].extend(postponed);
     }
 
-    /// Whether one over the budget may go now.
+    /// When one over the budget may go, if there is one.
+    pub(super) fn postponed_until(&self, tier: Tier, now: Timestamp) -> Option<Timestamp> {
+        let flow = self.flow.as_ref().filter(|flow| !flow.postponed[tier.index()].is_empty())?;
+        flow.budget.next_at(now)
+    }
+
+    /// One over the budget, if it may go now.
     pub(super) fn pop_postponed(&mut self, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         let flow = self.flow.as_mut().filter(|flow| flow.budget.next_at(now).is_none())?;
         let Reverse(rank) = flow.postponed[tier.index()].pop()?;
@@ -386,6 +392,7 @@ impl Lane {
         let strict = |order| order == Order::Strict;
         if self.settings.is_some() && (strict(old) != strict(new) || newest(old) != newest(new)) {
             self.end_drain();
+            Tier::ALL.into_iter().for_each(|tier| self.take_back_postponed(tier));
         }
         if newest(old) != newest(new) {
             for ready in &mut self.ready {

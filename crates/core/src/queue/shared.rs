@@ -5,7 +5,6 @@
 //! costs nothing.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Queue;
@@ -66,15 +65,15 @@ impl Shared {
     fn rule(&self, gate: SharedGate) -> Rule {
         self.settings.rule.unwrap_or(match gate {
             SharedGate::Region(_) => Rule::REGION,
-            _ => Rule::ORIGIN,
+            SharedGate::Origin(_) => Rule::ORIGIN,
+            SharedGate::Credential(_) => Rule { in_a_row: 1, ..Rule::ENDPOINT },
         })
     }
 
     fn bar(&self, gate: SharedGate, now: Timestamp) -> Option<Bar> {
         let lifts = Lifts::ByGate(gate);
         if let Gate::Held { until } = self.breaker.gate(now) {
-            let why = if matches!(gate, SharedGate::Credential(_)) { Why::Credential } else { Why::BreakerOpen };
-            return Some(Bar { hold: Hold { why, until }, lifts });
+            return Some(Bar { hold: Hold { why: why(gate), until }, lifts });
         }
         let (rate, bucket) = (self.settings.rate.as_ref()?, self.bucket.as_ref()?);
         bucket.next_at(rate, now).map(|at| Bar { hold: Hold { why: Why::RateLimit, until: Some(at) }, lifts })
@@ -98,20 +97,19 @@ impl Queue {
         if let Some(shared) = self.shared.get_mut(&gate) {
             shared.breaker.force_close(now);
         }
+        // Not forgotten at once: an answer that is on its way must find the gate it went through.
         self.ring_parked(gate, now);
-        self.forget_shared(gate, now);
     }
 
     /// What holds everything behind one of a lane's shared gates.
-    pub(super) fn shared_open(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
+    pub(super) fn shared_open(&self, lane: &Lane, now: Timestamp) -> Option<(SharedGate, Hold)> {
         if self.shared.is_empty() {
             return None;
         }
         let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
         gates.filter_map(|gate| Some((gate, self.shared.get(&gate)?))).find_map(|(gate, shared)| {
             let Standing::Open { until, .. } = shared.breaker.standing(now) else { return None };
-            let why = if matches!(gate, SharedGate::Credential(_)) { Why::Credential } else { Why::BreakerOpen };
-            Some(Hold { why, until })
+            Some((gate, Hold { why: why(gate), until }))
         })
     }
 
@@ -151,6 +149,7 @@ impl Queue {
         self.forget_shared(gate, now);
         if let Some(shared) = self.shared.get_mut(&gate)
             && shared.wakes_at == Timestamp::MAX
+            && shared.settings == SharedSettings::default()
         {
             shared.wakes_at = now + LOOK_EVERY;
             self.timers.set(shared.wakes_at, Timer::Gate(gate));
@@ -187,73 +186,67 @@ impl Queue {
     }
 
     /// Something is sent through a lane's shared gates; what it passed each of them under.
-    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [Pass; 3] {
-        if self.shared.is_empty() {
-            return [Pass::FIRST; 3];
-        }
+    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [Option<(SharedGate, Pass)>; 3] {
         settings.shared().map(|gate| {
-            let Some(shared) = gate.and_then(|gate| self.shared.get_mut(&gate)) else { return Pass::FIRST };
+            let gate = gate?;
+            let Some(shared) = self.shared.get_mut(&gate) else { return Some((gate, Pass::FIRST)) };
             shared.used = now;
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
                 // Looked at before: there is a token.
                 let _ = bucket.take(rate, now);
             }
-            shared.breaker.start(now)
+            Some((gate, shared.breaker.start(now)))
         })
     }
 
     /// Something was picked and not sent after all.
-    pub(super) fn put_back_shared(&mut self, settings: &LaneSettings, generations: [u32; 3], now: Timestamp) {
-        for (gate, generation) in settings.shared().into_iter().zip(generations) {
-            let Some((gate, shared)) = gate.and_then(|gate| Some((gate, self.shared.get_mut(&gate)?))) else {
-                continue;
-            };
+    pub(super) fn put_back_shared(&mut self, passed: &[Option<(SharedGate, Pass)>; 3], now: Timestamp) {
+        for (gate, pass) in passed.iter().flatten() {
+            let Some(shared) = self.shared.get_mut(gate) else { continue };
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
                 bucket.give_back(rate);
             }
-            shared.breaker.put_back(generation);
-            self.ring_parked(gate, now);
+            shared.breaker.put_back(pass.generation);
+            self.ring_parked(*gate, now);
         }
     }
 
-    /// What an answer says to the gates a lane shares with others; those whose breaker closed.
+    /// What an answer says to the gates it was sent through; those whose breaker closed.
     pub(super) fn answered_shared(
         &mut self,
-        settings: &Arc<LaneSettings>,
-        generations: [u32; 3],
+        lane: LaneId,
+        passed: &[Option<(SharedGate, Pass)>; 3],
         heard: &Heard,
         now: Timestamp,
     ) -> Vec<SharedGate> {
         let mut closed = Vec::new();
-        for (gate, generation) in settings.shared().into_iter().zip(generations) {
-            let Some(gate) = gate else { continue };
-            if matches!(gate, SharedGate::Credential(_)) {
-                if heard.credential_refused {
-                    self.shared_entry(gate, now).breaker.trip(now, None);
-                    self.shed_in_vain = None;
-                }
-                continue;
-            }
-            let is_bad = matches!(heard.signal, Signal::Failure | Signal::Overload);
-            if !(self.shared.contains_key(&gate) || is_bad && self.is_suspect(gate, settings.lane)) {
+        for (gate, pass) in passed.iter().flatten().copied() {
+            let is_credential = matches!(gate, SharedGate::Credential(_));
+            let signal = match (is_credential, heard.credential_refused) {
+                (true, true) => Signal::Failure,
+                (true, false) => Signal::Success,
+                (false, _) => heard.signal,
+            };
+            let is_bad = matches!(signal, Signal::Failure | Signal::Overload);
+            if !self.shared.contains_key(&gate) && !(is_bad && self.is_suspect(gate, lane)) {
                 continue;
             }
             let shared = self.shared_entry(gate, now);
             let rule = shared.rule(gate);
             let answer = Answer {
-                generation,
-                endpoint: settings.lane,
-                signal: heard.signal,
+                generation: pass.generation,
+                endpoint: lane,
+                signal,
                 messages_wait: heard.messages_wait || !shared.parked.is_empty(),
                 retry_after: heard.retry_after,
             };
             match shared.breaker.answered(now, heard.roll, &rule, answer) {
                 Some(Change::Closed) => closed.push(gate),
-                Some(Change::Opened | Change::Reopened) => self.shed_in_vain = None,
-                // A probe's place may be free again.
-                None if !shared.parked.is_empty() && shared.breaker.gate(now) != (Gate::Held { until: None }) => {
-                    self.ring_parked(gate, now);
-                }
+                // No time makes a credential good again: somebody replaces it.
+                Some(Change::Opened | Change::Reopened) if is_credential => shared.breaker.trip(now, None),
+                Some(Change::Opened | Change::Reopened) => {}
+                // A probe's place is free again.
+                None if shared.breaker.gate(now) == Gate::Probe => self.ring_parked(gate, now),
                 None => {}
             }
             self.forget_shared(gate, now);
@@ -319,4 +312,12 @@ pub(super) struct Heard {
     pub(super) messages_wait: bool,
     pub(super) retry_after: Option<std::time::Duration>,
     pub(super) roll: crate::dice::Roll,
+}
+
+/// Why lanes wait at a gate whose breaker is open.
+fn why(gate: SharedGate) -> Why {
+    match gate {
+        SharedGate::Credential(_) => Why::Credential,
+        SharedGate::Origin(_) | SharedGate::Region(_) => Why::BreakerOpen,
+    }
 }

@@ -2,6 +2,7 @@
 
 mod gates;
 mod model;
+mod stuck;
 mod turns;
 
 use proptest::prelude::*;

@@ -165,6 +165,7 @@ impl Queue {
     fn page_wanted(&mut self, index: u32, now: Timestamp) -> Option<PageWanted> {
         let order = self.lane_ref(index).settings.as_ref()?.order;
         if self.holding(self.lane_ref(index), now).is_some() {
+            self.park_held(index, now);
             return None;
         }
         let half = self.page_size();
@@ -194,8 +195,8 @@ impl Queue {
                 let overflow = entry.overflow(part, tier);
                 if overflow.more && !overflow.paging && has_room {
                     overflow.paging = true;
-                    let new = u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX);
-                    entry.asked = entry.asked.saturating_add(new);
+                    let new = u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX).min(u16::MAX - entry.asked);
+                    entry.asked += new;
                     self.asked += usize::from(new);
                     let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
                     return Some(PageWanted { lane, tier, order, span, limit: kept + u32::from(new) });
@@ -340,8 +341,12 @@ impl Queue {
         if item.stage == Stage::Recording {
             self.recording.remove(item.number);
         }
-        let kept = &mut self.lane_mut(item.lane).kept[item.delivery.tier.index()];
+        let lane = self.lane_mut(item.lane);
+        let kept = &mut lane.kept[item.delivery.tier.index()];
         *kept = kept.saturating_sub(1);
+        if let Some(flow) = &mut lane.flow {
+            flow.retries.remove(&id);
+        }
         self.ring_lane(item.lane, now);
         self.drop_if_idle(item.lane, now);
     }
@@ -372,7 +377,13 @@ impl Queue {
     /// Puts a lane in its tier's ring if it has something to send and may.
     pub(super) fn ring(&mut self, index: u32, tier: Tier, now: Timestamp) {
         let lane = self.lane_ref(index);
-        if lane.in_ring[tier.index()] || !lane.has_ready(tier, now) {
+        if lane.in_ring[tier.index()] {
+            return;
+        }
+        if !lane.has_ready(tier, now) {
+            if let Some(at) = lane.postponed_until(tier, now) {
+                self.wake_lane(index, at, now);
+            }
             return;
         }
         if let Some(bar) = self.bar(index, tier, now) {

@@ -7,19 +7,19 @@ use crate::flow::bucket::Rate;
 use crate::id::{CredentialId, OriginId};
 use crate::off_peak::{OffPeak, Offsets};
 
-const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
-const OK: Verdict = Verdict::of(Cause::Ok);
+pub(super) const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
+pub(super) const OK: Verdict = Verdict::of(Cause::Ok);
 
-fn at(seconds_in: u64) -> Timestamp {
+pub(super) fn at(seconds_in: u64) -> Timestamp {
     NOW + seconds(seconds_in)
 }
 
-fn set(queue: &mut Queue, settings: LaneSettings) {
+pub(super) fn set(queue: &mut Queue, settings: LaneSettings) {
     queue.set_lane(NOW, &Arc::new(settings));
 }
 
 /// Sends whatever goes at this time and lets it end like this, until nothing more goes.
-fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
+pub(super) fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
     let mut sent = Vec::new();
     while sent.len() < most {
         let Some(id) = send(queue, now) else { break };

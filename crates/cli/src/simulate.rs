@@ -98,6 +98,9 @@ struct Row {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let scenario = scenario(args)?;
+    for (index, name) in args.policies.iter().enumerate() {
+        ensure!(!args.policies[..index].contains(name), "--policy {name} is given twice; once is enough");
+    }
     let senders = args.policies.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
     // Opened before the work: a slip in its name is told at once.
     let svg = args.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;

@@ -112,7 +112,11 @@ pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
 /// How far a peak is above what the receiver can take, where that is worth a word.
 fn beyond(peak: u32, capacity: f64) -> String {
     let times = f64::from(peak) / capacity;
-    if times < 1.5 { String::new() } else { format!(", {times:.0} times what the receiver can take") }
+    match times {
+        ..1.5 => String::new(),
+        1.5..10.0 => format!(", {times:.1} times what the receiver can take"),
+        _ => format!(", {times:.0} times what the receiver can take"),
+    }
 }
 
 fn waits(outcome: &Outcome) -> String {

@@ -344,7 +344,7 @@ impl Breaker {
     }
 
     /// Opens at once, whatever the window says, since its credential was refused (B6). Without an end
-    /// it takes somebody who replaces the credential, and then [`Breaker::reset`].
+    /// it takes somebody who replaces the credential, and then [`Breaker::force_close`].
     pub fn trip(&mut self, now: Timestamp, until: Option<Timestamp>) {
         if matches!(self.state, State::Closed { .. }) {
             self.since = now;

@@ -37,7 +37,7 @@ pub struct BreakerShown {
 pub struct SoftBreaker {
     /// Whose.
     pub of: BreakerOf,
-    /// How long it was open, and how long it held last.
+    /// Since when it is not closed, and how long it held last.
     pub soft: Soft,
 }
 

@@ -16,7 +16,7 @@ use crate::tier::Tier;
 use crate::time::Timestamp;
 
 /// What had waited less than this when the breaker closed goes before what had waited longer. The
-/// last step is the longest a breaker holds while messages wait: what is older was surely born
+/// last step is the longest a breaker holds while messages wait: what is older was most likely born
 /// while the receiver was down.
 pub(super) const STEPS: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(36), Duration::from_secs(60)];
 

@@ -15,6 +15,8 @@ const WAITING_ROOM: Duration = Duration::from_secs(2);
 const FAILS_IN: Duration = Duration::from_millis(20);
 /// When a request that gets no answer is given up.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A probe is given up sooner.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Turning away takes no time.
 const SHEDS_IN: Duration = Duration::ZERO;
 
@@ -61,12 +63,15 @@ impl Receiver {
     }
 
     /// A request comes.
-    pub(super) fn answer(&mut self, now: Duration) -> Answer {
+    pub(super) fn answer(&mut self, now: Duration, probe: bool) -> Answer {
         if self.outage.contains(&now) {
             return match self.down {
                 Down::Refuses => Answer { after: FAILS_IN, verdict: Verdict::of(Cause::ConnectRefused) },
                 Down::Unavailable => Answer { after: FAILS_IN, verdict: status(503) },
-                Down::Silent => Answer { after: ATTEMPT_TIMEOUT, verdict: Verdict::of(Cause::Unknown) },
+                Down::Silent => {
+                    let after = if probe { PROBE_TIMEOUT } else { ATTEMPT_TIMEOUT };
+                    Answer { after, verdict: Verdict::of(Cause::Unknown) }
+                }
             };
         }
         let begins = self.busy_until.max(now);
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
 
     fn statuses(receiver: &mut Receiver, at: Duration, requests: usize) -> Vec<Option<u16>> {
-        (0..requests).map(|_| receiver.answer(at).verdict.status).collect()
+        (0..requests).map(|_| receiver.answer(at, false).verdict.status).collect()
     }
 
     #[test]
@@ -99,7 +104,7 @@ mod tests {
         // Two seconds of waiting at 50 a second, and the one that is being served.
         assert_eq!(answered.iter().filter(|status| **status == Some(200)).count(), 101);
         assert_eq!(answered.iter().position(|status| *status == Some(503)), Some(101));
-        let last = receiver.answer(Duration::from_secs(11));
+        let last = receiver.answer(Duration::from_secs(11), false);
         assert_eq!((last.verdict.status, last.after), (Some(200), Duration::from_millis(1_040)));
     }
 
@@ -108,7 +113,7 @@ mod tests {
         let mut receiver = Receiver::new(&Scenario { shed_cost: 0.25, ..Scenario::default() });
         statuses(&mut receiver, Duration::ZERO, 101 + 400);
         // 400 turned away at a quarter each is two more seconds: the room is still full.
-        assert_eq!(receiver.answer(Duration::from_millis(1_990)).verdict.status, Some(503));
+        assert_eq!(receiver.answer(Duration::from_millis(1_990), false).verdict.status, Some(503));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::queue::{LaneSettings, Place};
+use posthaste_core::queue::{LaneSettings, Place, Start};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -62,7 +62,7 @@ struct World {
     /// What the store will tell the loop, in order.
     told: VecDeque<(Timestamp, Event)>,
     /// Requests that leave in this moment.
-    leaving: Vec<DeliveryId>,
+    leaving: Vec<Start>,
     /// Requests under way, by when they end and which left first.
     answers: BTreeMap<(Timestamp, u64), Finished>,
     requests: u64,
@@ -177,7 +177,7 @@ impl World {
         self.dispatch.step(self.now, roll, event, &mut effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send(send) => self.leaving.push(send.start.delivery),
+                Effect::Send(send) => self.leaving.push(send.start),
                 Effect::Store(call) => self.call(call),
                 Effect::Answer(..) => {}
             }
@@ -202,8 +202,9 @@ impl World {
         let mut leaving = std::mem::take(&mut self.leaving);
         self.rng.shuffle(&mut leaving);
         let now = self.elapsed();
-        for delivery in leaving.drain(..) {
-            let answer = self.receiver.answer(now);
+        for start in leaving.drain(..) {
+            let delivery = start.delivery;
+            let answer = self.receiver.answer(now, start.probe);
             self.tally.sent(number(delivery), now, answer.verdict.class == Class::Delivered);
             self.requests += 1;
             let finished = Finished { delivery, verdict: answer.verdict, took: answer.after };

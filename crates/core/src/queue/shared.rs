@@ -228,7 +228,8 @@ impl Queue {
                 (false, _) => heard.signal,
             };
             let is_bad = matches!(signal, Signal::Failure | Signal::Overload);
-            if !self.shared.contains_key(&gate) && !(is_bad && self.is_suspect(gate, lane)) {
+            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, lane));
+            if !is_counted {
                 continue;
             }
             let shared = self.shared_entry(gate, now);

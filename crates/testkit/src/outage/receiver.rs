@@ -126,9 +126,9 @@ mod tests {
             let scenario = Scenario { down, ..Scenario::default() };
             let mut receiver = Receiver::new(&scenario);
             let last_moment = scenario.recovers() - Duration::from_millis(1);
-            assert_eq!(receiver.answer(scenario.outage_begins()).verdict.cause, cause);
-            assert_eq!(receiver.answer(last_moment).verdict.cause, cause);
-            assert_eq!(receiver.answer(scenario.recovers()).verdict.cause, Cause::Ok);
+            assert_eq!(receiver.answer(scenario.outage_begins(), false).verdict.cause, cause);
+            assert_eq!(receiver.answer(last_moment, false).verdict.cause, cause);
+            assert_eq!(receiver.answer(scenario.recovers(), false).verdict.cause, Cause::Ok);
         }
     }
 }

@@ -14,7 +14,7 @@ pub mod memory;
 pub mod row;
 pub mod sqlite;
 
-use std::future::{Future, ready};
+use std::future::Future;
 use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
@@ -92,15 +92,12 @@ pub trait Store: Send + Sync + 'static {
     fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Remembers the breakers that are not closed in place of those remembered before: the next
-    /// session finds them in its [`Start`], and probes first. A store that outlives nothing need
-    /// not.
+    /// session finds them in its [`Start`], and probes first.
     fn remember(
         &self,
-        _session: Session,
-        _breakers: Vec<SoftBreaker>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(Ok(()))
-    }
+        session: Session,
+        breakers: Vec<SoftBreaker>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Makes or changes an endpoint.
     fn put_endpoint(&self, session: Session, endpoint: Endpoint)

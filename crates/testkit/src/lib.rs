@@ -8,6 +8,7 @@ pub mod crash_points;
 pub mod fairness;
 pub mod limits;
 pub mod outage;
+pub mod planted;
 pub mod prove;
 pub mod purity;
 pub mod receiver;

@@ -14,7 +14,7 @@ mod producer;
 pub mod wire;
 pub mod world;
 
-use oracle::Violation;
+use oracle::{Exercised, Violation};
 use plan::Plan;
 
 /// What a run came to.
@@ -34,6 +34,8 @@ pub struct Outcome {
     pub duplicates: usize,
     /// How often the node crashed.
     pub crashes: usize,
+    /// What was done to the gates.
+    pub exercised: Exercised,
     /// How many places a crash could have been at.
     pub points: u64,
 }

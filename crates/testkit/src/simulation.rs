@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::sim::oracle::Exercised;
 use crate::sim::plan::{Plan, Sabotage};
 use crate::sim::{self, Outcome};
 
@@ -21,18 +22,23 @@ pub fn run(options: &Options) -> Findings {
     let began = tokio::time::Instant::now();
     let tally = run_all(&all);
     let took = began.elapsed();
-    for (seed, problem) in tally.problems.iter().take(20) {
+    for (seed, problem) in tally.problems.iter().take(2000) {
         keep(*seed, problem);
         eprintln!("seed {seed}: {problem}\n    repeat it with: {}", sim::repeat(*seed));
     }
     // A run that breaks nothing proves nothing; a handful of seeds may well be quiet ones.
     let enough = |a_seed: f64| if seeds >= 100 { a_seed * seeds as f64 } else { 0.0 };
+    let gates = tally.exercised;
     let caught = (1..=20).filter(|seed| !sabotaged(*seed).violations.is_empty()).count();
     Ok(vec![
         Figure::at_least("seeds", tally.runs as f64, "runs", seeds as f64),
         Figure::at_least("driven_seeds", tally.driven as f64, "runs", (seeds / DRIVEN_EVERY) as f64),
         Figure::at_least("deliveries", tally.deliveries as f64, "deliveries", enough(400.0)),
         Figure::at_least("crashes", tally.crashes as f64, "crashes", enough(0.5)),
+        Figure::at_least("breakers_opened", gates.breakers_opened as f64, "times", enough(0.5)),
+        Figure::at_least("drains", gates.drains as f64, "backlogs", enough(0.1)),
+        Figure::at_least("rate_limited", gates.rate_limited as f64, "looks", enough(5.0)),
+        Figure::at_least("turns", gates.turns as f64, "looks", enough(5.0)),
         Figure::at_least("negative_control_caught", caught as f64, "of 20 sabotaged seeds", 1.0),
         Figure::at_most("violations", tally.problems.len() as f64, "violations", 0.0),
         Figure::at_most("time", took.as_secs_f64(), "s", if options.quick { 120.0 } else { 180.0 }),
@@ -63,6 +69,7 @@ struct Tally {
     driven: u64,
     deliveries: u64,
     crashes: u64,
+    exercised: Exercised,
     problems: Vec<(u64, String)>,
 }
 
@@ -71,7 +78,17 @@ impl Tally {
         self.runs += 1;
         self.deliveries += outcome.deliveries as u64;
         self.crashes += outcome.crashes as u64;
+        self.exercised += outcome.exercised;
         self.problems.extend(outcome.violations.iter().map(|found| (outcome.seed, found.to_string())));
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.driven += other.driven;
+        self.deliveries += other.deliveries;
+        self.crashes += other.crashes;
+        self.exercised += other.exercised;
+        self.problems.extend(other.problems);
     }
 }
 
@@ -93,17 +110,12 @@ fn run_all(seeds: &[u64]) -> Tally {
         }
         tally
     };
-    let (one, two) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let other = scope.spawn(work);
-        (work(), other.join().expect("a seed's panic is caught where it happens"))
-    });
-    Tally {
-        runs: one.runs + two.runs,
-        driven: one.driven + two.driven,
-        deliveries: one.deliveries + two.deliveries,
-        crashes: one.crashes + two.crashes,
-        problems: one.problems.into_iter().chain(two.problems).collect(),
-    }
+        let mut tally = work();
+        tally.merge(other.join().expect("a seed's panic is caught where it happens"));
+        tally
+    })
 }
 
 /// A run whose producers are told "accepted" too early: the oracle must see that.
@@ -126,6 +138,7 @@ fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
         requests: 0,
         duplicates: 0,
         crashes: 0,
+        exercised: Exercised::default(),
         points: 0,
     })
 }

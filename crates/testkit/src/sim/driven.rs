@@ -15,11 +15,11 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::LaneSettings;
+use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
-use posthaste_engine::dispatch::{Command, Finished, Send};
+use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
     Accepted, Arrival, Endpoint, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Store, StoreError,
@@ -33,7 +33,7 @@ use super::history::{Asked, Crash, History, Ms, Sent, What};
 use super::plan::{BEGIN, Happening, MessagePlan, Plan};
 use super::producer;
 use super::wire::Wire;
-use super::world::{ending, outcome, scope};
+use super::world::{ending, outcome, recorded, scope};
 
 /// Long enough for every schedule to end.
 const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
@@ -65,6 +65,8 @@ struct Shared {
     arrived: Notify,
     node: Mutex<Option<Node>>,
     store_ms: Mutex<u64>,
+    /// Pauses and resumes take effect in the order they were asked for, as with one writer.
+    pauses: tokio::sync::Mutex<()>,
     /// Receipts on their way back to us.
     receipts: Mutex<VecDeque<(Instant, DeliveryId)>>,
     receipt_left: Notify,
@@ -120,7 +122,7 @@ async fn drive(plan: Plan) -> Outcome {
         disk.put_lane(Arc::clone(&lane.settings));
     }
     let shared = Arc::new(Shared {
-        wire: Mutex::new(Wire::new(&plan.lanes, seed)),
+        wire: Mutex::new(Wire::new(&plan)),
         rng: Mutex::new(Rng::with_seed(seed ^ 0x44_52_49_56)),
         clock: Virtual(Instant::now()),
         disk: Mutex::new(disk),
@@ -129,6 +131,7 @@ async fn drive(plan: Plan) -> Outcome {
         arrived: Notify::new(),
         node: Mutex::new(None),
         store_ms: Mutex::new(3),
+        pauses: tokio::sync::Mutex::default(),
         receipts: Mutex::default(),
         receipt_left: Notify::new(),
         plan,
@@ -307,11 +310,12 @@ async fn ask(shared: &Arc<Shared>, what: What) {
     let Some(node) = lock(&shared.node).clone() else { return };
     let index = {
         let mut history = lock(&shared.history);
-        history.asked.push(Asked { what, called_at: shared.clock.ms(), answered_at: None });
+        history.asked.push(Asked { what, called_at: shared.clock.ms(), answered_at: None, done: false });
         history.asked.len() - 1
     };
-    if node.handle.ask(command).await.is_ok() {
-        lock(&shared.history).asked[index].answered_at = Some(shared.clock.ms());
+    if let Ok(answer) = node.handle.ask(command).await {
+        let asked = &mut lock(&shared.history).asked[index];
+        (asked.answered_at, asked.done) = (Some(shared.clock.ms()), answer != Answer::Nothing);
     }
 }
 
@@ -341,13 +345,14 @@ fn judge(shared: &Shared) -> Outcome {
 /// The receivers as the driver's transport.
 struct Wires {
     shared: Arc<Shared>,
-    under_way: FuturesUnordered<BoxFuture<'static, (usize, Finished)>>,
+    under_way: FuturesUnordered<BoxFuture<'static, (Option<usize>, Finished)>>,
 }
 
 impl Transport for Wires {
     fn send(&mut self, send: Send, now: Timestamp) {
-        let fate = lock(&self.shared.wire).send(self.shared.clock.ms(), now.as_millis(), &send.start);
-        let delivery = send.start.delivery;
+        let (at, stamped, delivery) = (self.shared.clock.ms(), now.as_millis(), send.start.delivery);
+        let recorded = recorded(&lock(&self.shared.disk), delivery, stamped);
+        let fate = lock(&self.shared.wire).send(at, stamped, &send.start, recorded);
         self.under_way.push(Box::pin(async move {
             sleep(fate.after).await;
             (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after })
@@ -363,7 +368,9 @@ impl Transport for Wires {
     async fn finished(&mut self) -> Vec<Finished> {
         match self.under_way.next().await {
             Some((request, finished)) => {
-                lock(&self.shared.wire).log[request].answered_at = Some(self.shared.clock.ms());
+                if let Some(request) = request {
+                    lock(&self.shared.wire).log[request].answered_at = Some(self.shared.clock.ms());
+                }
                 vec![finished]
             }
             None => std::future::pending().await,
@@ -448,11 +455,17 @@ impl Store for Slow {
     }
 
     async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
         self.slowly(|memory| memory.pause(session, pause)).await
     }
 
     async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
         self.slowly(|memory| memory.resume(session, scope)).await
+    }
+
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.remember(session, &breakers)).await
     }
 
     async fn put_endpoint(&self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {

@@ -21,6 +21,8 @@ pub struct Sent {
     pub now_or_never: bool,
     /// Whether a receipt is required.
     pub wants_receipt: bool,
+    /// How urgent: 0 is the most.
+    pub tier: usize,
 }
 
 /// One message to one lane.
@@ -47,8 +49,12 @@ pub struct Request {
     pub lane: u64,
     /// The attempt's number, as the request's header says.
     pub attempt: u16,
+    /// The highest attempt of the delivery's history at that moment, as the API shows it.
+    pub recorded: u16,
     /// When the sender learnt what came of it.
     pub answered_at: Option<Ms>,
+    /// The code of what came of it, as the API shows it.
+    pub cause: &'static str,
     /// The status it got, if it got one.
     pub status: Option<u16>,
     /// A valid Retry-After in that answer, in milliseconds.
@@ -64,6 +70,8 @@ pub struct Asked {
     pub called_at: Ms,
     /// When it was answered, if it was.
     pub answered_at: Option<Ms>,
+    /// Whether the answer said that it is done, not that there was nothing to do.
+    pub done: bool,
 }
 
 /// What can be asked for.

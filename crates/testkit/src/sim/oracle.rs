@@ -1,13 +1,20 @@
 //! Judges a run by what could be seen from outside, property by property. It knows the promises,
-//! not the engine: no decision of the engine's is asked for or repeated here.
+//! not the engine: no decision of the engine's is asked for or repeated here. The gates have their own
+//! files: `breakers.rs`, `rates.rs`, `turns.rs`; what must not be sent again is `ends.rs`.
+
+mod breakers;
+mod ends;
+mod rates;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::AddAssign;
 
 use posthaste_core::queue::Order;
 
 use super::history::{Ending, History, Look, Ms, Request, Sent, SentDelivery, What};
-use super::plan::Plan;
+use super::plan::{LanePlan, Plan};
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +38,9 @@ const HOLD_GRACE: Ms = 90_000;
 /// A receipt is waited for five minutes, and no policy with a window waits longer than two.
 const WAIT_MOST: Ms = 420_000;
 
+/// How far a clock that jumps may be off: a plan has at most three jumps of an hour.
+const CLOCK_OFF_MOST: Ms = 3 * 3_600_000;
+
 /// Everything that went wrong in a run.
 pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     let facts = Facts::new(plan, history);
@@ -46,7 +56,43 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     facts.retry_after_is_obeyed(&mut found);
     facts.strict_order_is_kept(&mut found);
     facts.holds_end(&mut found);
+    facts.breakers_hold(&mut found);
+    facts.rates_hold(&mut found);
+    facts.nobody_starves(&mut found);
+    facts.names_are_given_up(&mut found);
+    facts.gone_is_gone(&mut found);
+    facts.receipts_end_it(&mut found);
+    facts.nothing_runs_ahead(&mut found);
     found
+}
+
+/// What a run did to the gates: one that does nothing proves nothing of them.
+pub fn exercised(plan: &Plan, history: &History) -> Exercised {
+    let (breakers_opened, drains) = Facts::new(plan, history).breakers_seen();
+    let waited = |why: &str| history.looks.iter().filter(|look| look.why == why).count();
+    Exercised { breakers_opened, drains, rate_limited: waited("rate_limit"), turns: waited("turn") }
+}
+
+/// How often the gates were seen at work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exercised {
+    /// Endpoints' breakers that certainly opened.
+    pub breakers_opened: usize,
+    /// Those that closed again in front of a backlog.
+    pub drains: usize,
+    /// Looks at a delivery that waited for a rate limit or the pace of a recovery.
+    pub rate_limited: usize,
+    /// Looks at a delivery that waited for its turn.
+    pub turns: usize,
+}
+
+impl AddAssign for Exercised {
+    fn add_assign(&mut self, other: Self) {
+        self.breakers_opened += other.breakers_opened;
+        self.drains += other.drains;
+        self.rate_limited += other.rate_limited;
+        self.turns += other.turns;
+    }
 }
 
 /// Requests that repeated an attempt.
@@ -120,7 +166,7 @@ impl<'a> Facts<'a> {
             let requests = self.requests(id);
             let answered = |good: fn(u16) -> bool| requests.iter().any(|it| it.status.is_some_and(good));
             let asked = |what: &dyn Fn(What) -> bool| self.history.asked.iter().any(|asked| what(asked.what));
-            let lane_plan = self.plan.lanes.iter().find(|plan| plan.settings.lane.raw() == lane);
+            let lane_plan = self.lane(lane);
             let spent = lane_plan.is_some_and(|plan| ending.attempts >= plan.max_attempts) || ending.attempts >= 5;
             let gone = self.by_lane.get(&lane).is_some_and(|all| all.iter().any(|it| it.status == Some(410)));
             let born = sent.deliver_at.unwrap_or(sent.called_at);
@@ -129,7 +175,8 @@ impl<'a> Facts<'a> {
             let too_late = |it: &Request| {
                 let until =
                     it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
-                window.is_some_and(|end| until + WAIT_MOST > end)
+                let off = if self.plan.clock_jumps { CLOCK_OFF_MOST } else { 0 };
+                window.is_some_and(|end| until + WAIT_MOST + off > end)
             };
             let out_of_window = requests.iter().any(|it| too_late(it));
             let refused = answered(|code| (300..500).contains(&code) && code != 408 && code != 429);
@@ -170,8 +217,7 @@ impl<'a> Facts<'a> {
                 );
                 found.push(violation("attempts are counted right", seen));
             }
-            let most = self.plan.lanes.iter().find(|plan| plan.settings.lane.raw() == lane);
-            if most.is_some_and(|plan| highest > plan.max_attempts) {
+            if self.lane(lane).is_some_and(|plan| highest > plan.max_attempts) {
                 found.push(violation(
                     "attempts stay within the policy",
                     format!("delivery {id} was tried {highest} times"),
@@ -335,9 +381,12 @@ impl<'a> Facts<'a> {
         }
     }
 
+    fn lane(&self, lane: u64) -> Option<&'a LanePlan> {
+        self.plan.lanes.iter().find(|plan| plan.settings.lane.raw() == lane)
+    }
+
     fn tenant(&self, lane: u64) -> Option<u64> {
-        let plan = self.plan.lanes.iter().find(|plan| plan.settings.lane.raw() == lane)?;
-        Some(plan.settings.tenant.raw())
+        Some(self.lane(lane)?.settings.tenant.raw())
     }
 }
 

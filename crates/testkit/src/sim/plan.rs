@@ -1,15 +1,16 @@
-//! From a seed to a scenario: lanes, receivers, messages, commands, faults.
+//! From a seed to a scenario: messages, commands, faults. Who they are sent to is `destination.rs`.
+
+mod destination;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::id::{LaneId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, Limits, OnDead, Order};
+use posthaste_core::queue::{LaneSettings, Limits};
 use posthaste_core::tier::Tier;
 
 use super::history::Ms;
+use destination::Destinations;
 
 /// Where virtual time begins.
 pub const BEGIN: Ms = 1_700_000_000_000;
@@ -25,6 +26,9 @@ pub enum Mode {
     Queue,
     /// Fails this share of requests with 500, slowly.
     Brownout(f64),
+    /// Two machines behind one name: most requests meet the one that refuses them at once, the
+    /// others the one that needs nearly all the time there is.
+    Split,
     /// Never answers.
     Tarpit,
     /// 429, with a Retry-After of so many seconds where there is one.
@@ -56,6 +60,8 @@ pub struct LanePlan {
     pub modes: Vec<(Ms, Mode)>,
     /// The endpoint's own TTL.
     pub ttl: Option<Duration>,
+    /// What its owner allows a second, and how many at once, written down here by hand.
+    pub rate: Option<(u32, u32)>,
 }
 
 impl LanePlan {
@@ -89,7 +95,7 @@ pub enum Happening {
     Cancel(usize),
     /// Somebody ends a lane.
     EndLane(usize),
-    /// Somebody pauses for so long: 0 everything, 1 a tenant, 2 a lane.
+    /// Somebody pauses for so long: 0 everything, 1 a tenant, 2 a lane. The lane says whose.
     Pause(u8, usize, Duration),
     /// The node dies and is back after a while.
     Crash(Duration),
@@ -125,13 +131,11 @@ pub struct Plan {
     pub crash_at_point: Option<u64>,
     /// Whether the wall clock ever jumps.
     pub clock_jumps: bool,
+    /// Of a thousand attempts so many are not made, by a fault of our own, until everything is well.
+    pub not_started_milli: u32,
     /// Something the oracle must complain about.
     pub sabotage: Option<Sabotage>,
 }
-
-/// Presets that end within days, and how many attempts each allows (waits plus one).
-const POLICIES: [(&str, u16); 7] =
-    [("backend", 8), ("apns", 4), ("web-push", 6), ("gethook", 5), ("fixed", 5), ("exponential", 9), ("webhook", 9)];
 
 impl Plan {
     /// The scenario of a seed.
@@ -149,12 +153,13 @@ impl Plan {
 
     fn sized(seed: u64, deliveries: usize) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let busy_ms = rng.i64(60_000..1_200_000) * i64::try_from(deliveries).unwrap_or(1) / 500 + 20_000;
-        let healed_at = BEGIN + busy_ms * 2;
+        let busy_ms = busy_ms(&mut rng) * i64::try_from(deliveries).unwrap_or(1) / 500 + 4_000;
+        let healed_at = BEGIN + busy_ms * 2 + 30_000;
         let lane_count = rng.usize(2..=if deliveries > 100 { 24 } else { 4 });
-        let lanes = (0..lane_count).map(|index| lane(&mut rng, index, healed_at)).collect();
+        let destinations = Destinations::make(&mut rng, lane_count, healed_at);
+        // With few slots everybody waits for a turn; with many nobody does.
         let limits = Limits {
-            slots: rng.u32(2..=64),
+            slots: if rng.bool() { rng.u32(2..=5) } else { rng.u32(4..=64) },
             per_queue: rng.u32(2..=24),
             window: rng.usize(24..=256),
             ..Limits::default()
@@ -162,55 +167,69 @@ impl Plan {
         let mut plan = Self {
             seed,
             limits,
-            lanes,
+            lanes: Vec::new(),
             happenings: Vec::new(),
             healed_at,
             crash_at_point: None,
             clock_jumps: false,
+            not_started_milli: if rng.bool() { rng.u32(1..400) } else { 0 },
             sabotage: None,
         };
-        plan.sends(&mut rng, deliveries, busy_ms);
-        plan.faults(&mut rng, busy_ms);
+        plan.sends(&mut rng, &destinations, deliveries, busy_ms);
+        plan.faults(&mut rng, &destinations, busy_ms);
         plan.happenings.sort_by_key(|(at, _)| *at);
+        plan.lanes = destinations.lanes;
         plan
     }
 
-    fn sends(&mut self, rng: &mut Rng, deliveries: usize, busy_ms: Ms) {
-        let lane_count = self.lanes.len();
-        let favourite = rng.usize(..lane_count);
+    fn sends(&mut self, rng: &mut Rng, to: &Destinations, deliveries: usize, busy_ms: Ms) {
         let mut made = 0;
         while made < deliveries {
-            let at = BEGIN + rng.i64(0..busy_ms);
-            // Bursts: several messages at the same instant to the same lane.
-            let burst = if rng.u32(..10) == 0 { rng.usize(1..30) } else { 1 };
-            for _ in 0..burst.min(deliveries - made) {
-                let fan_out = if rng.u32(..8) == 0 { rng.usize(1..=4).min(deliveries - made) } else { 1 };
-                let lanes: Vec<usize> =
-                    (0..fan_out).map(|_| if rng.u32(..4) == 0 { favourite } else { rng.usize(..lane_count) }).collect();
+            let mut at = BEGIN + rng.i64(0..busy_ms);
+            let favourite = to.pick(rng);
+            // Bursts come at one instant, trains one after the other, both to one lane.
+            let (count, apart) = match rng.u32(..12) {
+                0 => (rng.usize(2..50), 0),
+                1 => (rng.usize(2..40), rng.i64(20..600)),
+                _ => (1, 0),
+            };
+            for _ in 0..count {
+                let mut lanes = vec![favourite];
+                if rng.u32(..8) == 0 {
+                    lanes.extend((0..rng.usize(0..4)).map(|_| to.pick(rng)));
+                }
+                lanes.truncate(deliveries - made);
                 made += lanes.len();
                 self.happenings.push((at, Happening::Send(message(rng, lanes))));
                 if made >= deliveries {
                     break;
                 }
+                at += apart;
             }
         }
     }
 
-    fn faults(&mut self, rng: &mut Rng, busy_ms: Ms) {
+    fn faults(&mut self, rng: &mut Rng, to: &Destinations, busy_ms: Ms) {
         let when = |rng: &mut Rng| BEGIN + rng.i64(0..busy_ms);
-        let seconds = |rng: &mut Rng, most: u64| Duration::from_millis(rng.u64(1..=most * 1_000));
-        for _ in 0..rng.u32(..6) {
+        for _ in 0..rng.u32(..8) {
             self.happenings.push((when(rng), Happening::Cancel(rng.usize(..30))));
         }
         for _ in 0..rng.u32(..4) {
-            let lane = rng.usize(..self.lanes.len());
-            self.happenings.push((when(rng), Happening::Pause(rng.u8(..3), lane, seconds(rng, 120))));
+            let (at, kind, lane, wait) = (when(rng), rng.u8(..3), to.pick(rng), seconds(rng, 120));
+            self.happenings.push((at, Happening::Pause(kind, lane, wait)));
+            if rng.bool() {
+                // And again, while the end of the first may still be on its way.
+                let again = at + i64::try_from(wait.as_millis()).unwrap_or(0) + (rng.i64(1..4_000) >> rng.u32(..12));
+                self.happenings.push((again, Happening::Pause(kind, lane, seconds(rng, 120))));
+            }
         }
-        for _ in 0..rng.u32(..2) {
-            self.happenings.push((when(rng), Happening::EndLane(rng.usize(..self.lanes.len()))));
+        for _ in 0..rng.u32(..3) {
+            self.happenings.push((when(rng), Happening::EndLane(to.pick(rng))));
         }
         for _ in 0..rng.u32(..4) {
-            self.happenings.push((when(rng), Happening::Crash(seconds(rng, 30))));
+            // Down for a small part of the time only: a node that is down takes no messages.
+            let down = rng.i64(1..=(busy_ms / 12).min(30_000)).unsigned_abs();
+            self.happenings.push((when(rng), Happening::Crash(Duration::from_millis(down))));
         }
         for _ in 0..rng.u32(..3) {
             self.happenings.push((when(rng), Happening::Stall(seconds(rng, 20), seconds(rng, 60))));
@@ -228,52 +247,17 @@ impl Plan {
     }
 }
 
-fn lane(rng: &mut Rng, index: usize, healed_at: Ms) -> LanePlan {
-    let (policy, max_attempts) = POLICIES[rng.usize(..POLICIES.len())];
-    let order = match rng.u32(..5) {
-        0 => Order::NewestFirst,
-        1 => Order::Strict,
-        _ => Order::Fifo,
-    };
-    let policy_of_lane = Arc::new(Policy::preset(policy).expect("the list names presets"));
-    let (id, tenant) = (LaneId::from_raw(1_000 + index as u64), TenantId::from_raw(1 + index as u64 % 3));
-    let settings = LaneSettings {
-        order,
-        on_dead: if rng.u32(..3) == 0 { OnDead::Hold } else { OnDead::Skip },
-        max_in_flight: rng.u16(1..=20),
-        ..LaneSettings::new(id, tenant, policy_of_lane)
-    };
-    let mut modes = Vec::new();
-    let mut until = BEGIN;
-    while until < healed_at && modes.len() < 12 {
-        until += rng.i64(1_000..(healed_at - BEGIN).max(2_000));
-        modes.push((until.min(healed_at), mode(rng)));
+/// How long 500 deliveries are spread over: a rush, an hour's ordinary work, or something between.
+fn busy_ms(rng: &mut Rng) -> Ms {
+    match rng.u32(..3) {
+        0 => rng.i64(1_000..40_000),
+        1 => rng.i64(40_000..300_000),
+        _ => rng.i64(300_000..1_200_000),
     }
-    let ttl = (rng.u32(..10) == 0).then(|| Duration::from_secs(rng.u64(1..7_200)));
-    let window = (policy == "web-push").then_some(86_400_000);
-    LanePlan { settings: Arc::new(settings), max_attempts, window, modes, ttl }
 }
 
-fn mode(rng: &mut Rng) -> Mode {
-    let after = |rng: &mut Rng| match rng.u32(..4) {
-        0 => None,
-        1 => Some(rng.u64(1..5)),
-        2 => Some(rng.u64(5..300)),
-        _ => Some(rng.u64(300..200_000)),
-    };
-    match rng.u32(..24) {
-        0..=7 => Mode::Healthy(rng.u64(1..500)),
-        8 | 9 => Mode::Queue,
-        10..=12 => Mode::Brownout(rng.f64()),
-        13 => Mode::Tarpit,
-        14 | 15 => Mode::Throttle(after(rng)),
-        16 | 17 => Mode::Unavailable(after(rng)),
-        18 | 19 => Mode::Down,
-        20 => Mode::Breaks,
-        21 => Mode::Lies,
-        22 => Mode::Status([400, 404, 422, 301, 500, 410][rng.usize(..6)]),
-        _ => Mode::NoName,
-    }
+fn seconds(rng: &mut Rng, most: u64) -> Duration {
+    Duration::from_millis(rng.u64(1..=most * 1_000))
 }
 
 fn message(rng: &mut Rng, lanes: Vec<usize>) -> MessagePlan {

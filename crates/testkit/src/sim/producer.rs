@@ -58,6 +58,7 @@ pub(super) fn compose(
         deliver_at: fanout.deliver_at.map(Timestamp::as_millis),
         now_or_never: message.ttl == Some(Duration::ZERO),
         wants_receipt: message.wants_receipt,
+        tier: message.tier.index(),
     };
     let message = Message {
         id,

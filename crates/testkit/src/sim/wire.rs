@@ -10,10 +10,12 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::queue::Start;
 
 use super::history::{Ms, Request};
-use super::plan::{LanePlan, Mode};
+use super::plan::{LanePlan, Mode, Plan};
 
 /// An attempt is given up after this.
 const ATTEMPT_TIMEOUT: Ms = 30_000;
+/// A probe that others wait for is given up sooner.
+const PROBE_TIMEOUT: Ms = 10_000;
 /// A request's work at a receiver that queues.
 const SERVICE: Ms = 20;
 /// How long a request waits there before it is shed.
@@ -28,8 +30,8 @@ pub struct Fate {
     pub verdict: Verdict,
     /// A receipt leaves the receiver this long after the request left, if one does.
     pub receipt_after: Option<Duration>,
-    /// Its place in the log.
-    pub request: usize,
+    /// Its place in the log; `None` when no request left.
+    pub request: Option<usize>,
 }
 
 /// Every receiver of a run.
@@ -37,23 +39,43 @@ pub struct Fate {
 pub struct Wire {
     lanes: BTreeMap<u64, LanePlan>,
     busy_until: BTreeMap<u64, Ms>,
+    not_started_milli: u32,
+    healed_at: Ms,
     rng: Rng,
     /// Requests in the order they left.
     pub log: Vec<Request>,
+    /// Attempts that were not made, by a fault of our own.
+    pub not_started: usize,
 }
 
 impl Wire {
-    /// Receivers for these lanes, with dice of their own.
-    pub fn new(lanes: &[LanePlan], seed: u64) -> Self {
-        let lanes = lanes.iter().map(|lane| (lane.settings.lane.raw(), lane.clone())).collect();
-        Self { lanes, busy_until: BTreeMap::new(), rng: Rng::with_seed(seed ^ 0x57_49_52_45), log: Vec::new() }
+    /// The receivers of a plan, with dice of their own.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            lanes: plan.lanes.iter().map(|lane| (lane.settings.lane.raw(), lane.clone())).collect(),
+            busy_until: BTreeMap::new(),
+            not_started_milli: plan.not_started_milli,
+            healed_at: plan.healed_at,
+            rng: Rng::with_seed(plan.seed ^ 0x57_49_52_45),
+            log: Vec::new(),
+            not_started: 0,
+        }
     }
 
-    /// A request leaves at `now`; the node's own clock says `stamped`.
-    pub fn send(&mut self, now: Ms, stamped: Ms, start: &Start) -> Fate {
+    /// An attempt is made at `now`; the node's own clock says `stamped`, and the delivery's history
+    /// has `recorded` attempts.
+    pub fn send(&mut self, now: Ms, stamped: Ms, start: &Start, recorded: u16) -> Fate {
+        if now < self.healed_at && self.rng.u32(..1_000) < self.not_started_milli {
+            self.not_started += 1;
+            let verdict = Verdict::of(Cause::NotStarted);
+            return Fate { after: Duration::ZERO, verdict, receipt_after: None, request: None };
+        }
         let lane = start.lane.raw();
         let mode = self.lanes.get(&lane).map_or(Mode::Down, |lane| lane.mode(now));
-        let (after, verdict) = self.answer(now, lane, mode);
+        let (mut after, mut verdict) = self.answer(now, lane, mode);
+        if start.probe && after > PROBE_TIMEOUT {
+            (after, verdict) = (PROBE_TIMEOUT, Verdict::of(Cause::Unknown));
+        }
         let request = self.log.len();
         self.log.push(Request {
             left_at: now,
@@ -61,7 +83,9 @@ impl Wire {
             delivery: start.delivery.raw(),
             lane,
             attempt: start.attempt,
+            recorded,
             answered_at: None,
+            cause: verdict.cause.code(),
             status: verdict.status,
             retry_after: verdict.retry_after.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(Ms::MAX)),
         });
@@ -69,7 +93,8 @@ impl Wire {
         // Some receipts overtake the answer, some are late, some never come.
         let receipt_after =
             sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
-        Fate { after: Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1)), verdict, receipt_after, request }
+        let after = Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1));
+        Fate { after, verdict, receipt_after, request: Some(request) }
     }
 
     fn answer(&mut self, now: Ms, lane: u64, mode: Mode) -> (Ms, Verdict) {
@@ -81,6 +106,11 @@ impl Wire {
                 let slow = quick + self.rng.i64(0..3_000);
                 let fails = self.rng.f64() < share;
                 (slow, if fails { status(500, None) } else { status(200, None) })
+            }
+            Mode::Split if self.rng.u32(..4) > 0 => (quick, Verdict::of(Cause::ConnectRefused)),
+            Mode::Split => {
+                let slow = self.rng.i64(28_000..ATTEMPT_TIMEOUT);
+                (slow, if self.rng.bool() { status(200, None) } else { status(404, None) })
             }
             Mode::Tarpit => (ATTEMPT_TIMEOUT, Verdict::of(Cause::Unknown)),
             Mode::Throttle(after) => (quick, status(429, after)),

@@ -18,7 +18,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Anchor;
 use posthaste_engine::dispatch::call::perform;
-use posthaste_engine::dispatch::{Call, Command, Dispatch, Effect, Event, Finished, Reply, Ticket};
+use posthaste_engine::dispatch::{Answer, Call, Command, Dispatch, Effect, Event, Finished, Reply, Ticket};
 use posthaste_store::{Accepted, Arrival, Memory, MemoryStore, Pause, PauseScope, Session};
 
 use super::Outcome;
@@ -28,7 +28,7 @@ use super::wire::Wire;
 use super::{oracle, producer};
 
 /// A run that has not come to rest after this much virtual time never will.
-const GIVE_UP: Ms = 60 * 86_400_000;
+const GIVE_UP: Ms = 20 * 86_400_000;
 /// How often the node follows the wall clock.
 const FOLLOW_EVERY: Ms = 60_000;
 /// How often somebody looks at what waits, and at how many.
@@ -53,7 +53,8 @@ enum Ahead {
     Accept(u32, usize, Vec<Accepted>),
     Arrive(u32, Vec<Arrival>),
     Ack(u32, usize),
-    Finished(u32, usize, Finished),
+    /// An attempt ended; its place in the log if a request left.
+    Finished(u32, Option<usize>, Finished),
     Receipt(u64),
     Wake(u32, Ms),
     Restart,
@@ -89,6 +90,8 @@ struct World<'a> {
     wall_offset: Ms,
     store_ms: Ms,
     failing: bool,
+    /// When the last call that keeps its order takes effect.
+    ordered_until: Ms,
     points: u64,
     trace: u64,
     healed: bool,
@@ -105,7 +108,7 @@ impl<'a> World<'a> {
             disk: MemoryStore::default(),
             node: None,
             life: 0,
-            wire: Wire::new(&plan.lanes, plan.seed),
+            wire: Wire::new(plan),
             rng: Rng::with_seed(plan.seed ^ 0x57_4F_52_4C),
             history: History::default(),
             tickets: BTreeMap::new(),
@@ -113,6 +116,7 @@ impl<'a> World<'a> {
             wall_offset: 0,
             store_ms: 3,
             failing: false,
+            ordered_until: BEGIN,
             points: 0,
             trace: 0xCBF2_9CE4_8422_2325,
             healed: false,
@@ -180,7 +184,9 @@ impl<'a> World<'a> {
             Ahead::Arrive(life, arrivals) if life == self.life => self.step(Event::Arrived(arrivals)),
             Ahead::Ack(life, sent) if life == self.life => self.history.sent[sent].acked_at = Some(self.now),
             Ahead::Finished(life, request, finished) if life == self.life => {
-                self.wire.log[request].answered_at = Some(self.now);
+                if let Some(request) = request {
+                    self.wire.log[request].answered_at = Some(self.now);
+                }
                 if !self.crashes_here() {
                     self.step(Event::Finished(vec![finished]));
                 }
@@ -294,7 +300,7 @@ impl<'a> World<'a> {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket, self.history.asked.len());
-        self.history.asked.push(Asked { what, called_at: self.now, answered_at: None });
+        self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
         let command = match what {
             What::Cancel(message) => Command::Cancel(MessageId::from_raw(message)),
             What::EndLane(lane, upto) => {
@@ -331,20 +337,27 @@ impl<'a> World<'a> {
     fn carry_out(&mut self, effect: Effect) -> bool {
         let life = self.life;
         match effect {
-            Effect::Answer(ticket, _) => {
+            Effect::Answer(ticket, answer) => {
                 if let Some(asked) = self.tickets.remove(&ticket) {
-                    self.history.asked[asked].answered_at = Some(self.now);
+                    let asked = &mut self.history.asked[asked];
+                    (asked.answered_at, asked.done) = (Some(self.now), answer != Answer::Nothing);
                 }
             }
             Effect::Store(call) => {
-                let wait = self.store_wait();
-                self.after(wait, Ahead::Commit(life, call));
+                let mut at = self.now + self.store_wait();
+                if is_ordered(&call) {
+                    at = at.max(self.ordered_until);
+                    self.ordered_until = at;
+                }
+                self.at(at, Ahead::Commit(life, call));
                 return !self.crashes_here();
             }
             Effect::Send(send) => {
-                let fate = self.wire.send(self.now, self.stamped(), &send.start);
-                self.note(2, send.start.delivery.raw() ^ u64::from(send.start.attempt) << 56);
                 let delivery = send.start.delivery;
+                let (now, stamped) = (self.now, self.stamped());
+                let recorded = recorded(&self.disk.lock(), delivery, stamped);
+                let fate = self.wire.send(now, stamped, &send.start, recorded);
+                self.note(2, delivery.raw() ^ u64::from(send.start.attempt) << 56);
                 let finished = Finished { delivery, verdict: fate.verdict, took: fate.after };
                 self.after(ms(fate.after), Ahead::Finished(life, fate.request, finished));
                 if let Some(after) = fate.receipt_after
@@ -369,7 +382,7 @@ impl<'a> World<'a> {
         }
         let Some(node) = &self.node else { return };
         let session = node.session;
-        let reply = if self.failing && self.rng.u32(..3) == 0 {
+        let reply = if self.failing && !is_ordered(&call) && self.rng.u32(..3) == 0 {
             // Half of the failures are only failures of the answer.
             if self.rng.bool() {
                 self.perform(session, call.clone());
@@ -489,7 +502,8 @@ impl<'a> World<'a> {
         }
         // A strict lane that stops at its dead head is resumed by its owner, again and again.
         if self.disk.lock().pending() > 0 {
-            self.after(600_000, Ahead::Healed);
+            let patient = self.now > self.plan.healed_at + 2 * 86_400_000;
+            self.after(if patient { 6 * 3_600_000 } else { 600_000 }, Ahead::Healed);
         }
     }
 
@@ -547,6 +561,18 @@ impl<'a> World<'a> {
     }
 }
 
+/// Pauses and resumes of one scope must not overtake each other: a store with one writer, which ends
+/// with a write that fails, sees to that. Everything else may.
+fn is_ordered(call: &Call) -> bool {
+    matches!(call, Call::Pause(..) | Call::Resume(..))
+}
+
+/// The highest attempt of a delivery's history, as the API shows it.
+pub(super) fn recorded(disk: &Memory, id: DeliveryId, stamped: Ms) -> u16 {
+    let shown = disk.delivery(id, Timestamp::from_millis(stamped));
+    shown.and_then(|shown| shown.attempts.iter().map(|attempt| attempt.number).max()).unwrap_or(0)
+}
+
 /// How the API shows a delivery at the end of a run.
 pub(super) fn ending(disk: &Memory, id: u64, now: Timestamp) -> Ending {
     let Some(shown) = disk.delivery(DeliveryId::from_raw(id), now) else {
@@ -576,6 +602,7 @@ pub(super) fn outcome(plan: &Plan, history: &History, trace: u64, points: u64) -
         requests: history.requests.len(),
         duplicates: oracle::duplicates(history),
         crashes: history.crashes.len(),
+        exercised: oracle::exercised(plan, history),
         points,
     }
 }

@@ -36,6 +36,7 @@ fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
         deliver_at: None,
         now_or_never: false,
         wants_receipt: false,
+        tier: 1,
     }
 }
 
@@ -46,7 +47,9 @@ fn request(delivery: u64, lane: u64, left_at: Ms, attempt: u16, status: u16) -> 
         delivery,
         lane,
         attempt,
+        recorded: attempt - 1,
         answered_at: Some(left_at + 10),
+        cause: "ok",
         status: Some(status),
         retry_after: None,
     }
@@ -81,7 +84,7 @@ fn broken(tamper: impl FnOnce(&mut History)) -> Vec<&'static str> {
 }
 
 fn asked(what: What, at: Ms) -> Asked {
-    Asked { what, called_at: at, answered_at: Some(at) }
+    Asked { what, called_at: at, answered_at: Some(at), done: true }
 }
 
 fn look(at: Ms, until: Ms) -> Look {

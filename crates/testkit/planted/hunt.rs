@@ -1,0 +1,6 @@
+//! Runs the simulator until the oracle complains. Only a copy of the sources has this program, see
+//! `planted/README.md` of the testkit.
+
+fn main() {
+    posthaste_testkit::planted::hunt();
+}

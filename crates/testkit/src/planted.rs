@@ -1,0 +1,185 @@
+//! The proof `planted-bugs`: an oracle that never complains proves nothing, so it is shown bugs.
+//!
+//! The bugs are listed in `planted/README.md`, each with a patch beside it. The proof makes a copy of
+//! the sources in the target folder ([`copy`]), applies every patch, and builds that once. A bug sleeps
+//! until it is chosen by name; [`hunt`] then runs the simulator's seeds, from the first on, until the
+//! oracle complains. With every bug asleep the same copy must break no promise.
+
+mod copy;
+mod patch;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::sim;
+use crate::sim::plan::{Plan, Sabotage};
+use copy::Replica;
+
+/// The environment variable that wakes a bug, in the copy alone.
+const AWAKE: &str = "PLANTED_BUG";
+
+/// A fault of the world around the engine, not of the engine: it needs no patch.
+const ACK_BEFORE_DURABLE: &str = "ack_before_durable";
+
+/// Every bug must be caught within so many seeds.
+const SEEDS_MAX: u64 = 500;
+/// The seeds that must break no promise while all bugs sleep.
+const CONTROL_SEEDS: u64 = 100;
+/// A bug that makes the simulator go round in circles is not caught by it.
+const HUNT_MAX: Duration = Duration::from_secs(90);
+
+/// Runs `planted-bugs`. There is no shorter form: what takes time is the build.
+pub fn run(_: &Options) -> Findings {
+    let folder = folder();
+    let bugs = listed(&read(&folder.join("README.md"))?);
+    let patched: Vec<&str> = bugs.iter().map(String::as_str).filter(|bug| *bug != ACK_BEFORE_DURABLE).collect();
+    let copy = Replica::make(&workspace(), &target()?, &folder, &patched)?;
+    eprintln!("planted-bugs: building a copy with {} bugs asleep in it", patched.len());
+    let began = Instant::now();
+    let hunter = copy.build()?;
+    eprintln!("planted-bugs: built in {:.0} s", began.elapsed().as_secs_f64());
+
+    let control = Hunt { bug: "", seeds: CONTROL_SEEDS }.start(&hunter)?;
+    let mut caught = Vec::new();
+    eprintln!("\n{:<26} {:>5} {:>6}  caught by", "bug", "seed", "s");
+    for bug in &bugs {
+        let found = Hunt { bug, seeds: SEEDS_MAX }.start(&hunter)?;
+        eprintln!("{bug:<26} {found}");
+        caught.extend(found.first.map(|(seed, _)| seed));
+    }
+    let most = caught.iter().max().copied().unwrap_or(0);
+    Ok(vec![
+        Figure::at_least("bugs_planted", bugs.len() as f64, "bugs", 16.0),
+        Figure::at_least("bugs_caught", caught.len() as f64, "bugs", bugs.len() as f64),
+        Figure::at_most("most_seeds", most as f64, "seeds", SEEDS_MAX as f64),
+        Figure::at_most("complaints_while_all_sleep", f64::from(u8::from(control.first.is_some())), "of 1 run", 0.0),
+    ])
+}
+
+/// The names in the first column of the list.
+fn listed(readme: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    readme.lines().filter_map(name).collect()
+}
+
+/// A run of the copy: one bug, or none where the name is empty, and how far to look.
+struct Hunt<'a> {
+    bug: &'a str,
+    seeds: u64,
+}
+
+/// What a hunt came to.
+struct Found {
+    /// The first seed in which a promise was broken, and which.
+    first: Option<(u64, String)>,
+    took: Duration,
+}
+
+impl Hunt<'_> {
+    fn start(&self, hunter: &Path) -> Result<Found, CannotRun> {
+        let began = Instant::now();
+        let cannot = |error| CannotRun(format!("cannot start {}: {error}", hunter.display()));
+        // Bugs make the engine panic too, on stderr; that is not what is looked for.
+        let ran = Command::new(hunter).arg(self.seeds.to_string()).env(AWAKE, self.bug).output().map_err(cannot)?;
+        let said = String::from_utf8_lossy(&ran.stdout);
+        let first = said.split_once(' ').and_then(|(seed, by)| Some((seed.parse().ok()?, by.trim().to_owned())));
+        Ok(Found { first, took: began.elapsed() })
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.took.as_secs_f64();
+        match &self.first {
+            Some((seed, promise)) => write!(f, "{seed:>5} {seconds:>6.1}  {promise}"),
+            None => write!(f, "{:>5} {seconds:>6.1}  nobody", "–"),
+        }
+    }
+}
+
+/// The other side of a hunt, in the copy: runs seeds until the oracle complains and says where.
+pub fn hunt() {
+    // Whoever goes round in circles has found nothing.
+    std::thread::spawn(|| {
+        std::thread::sleep(HUNT_MAX);
+        std::process::exit(1);
+    });
+    let seeds = std::env::args().nth(1).and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS_MAX);
+    let sabotage = std::env::var(AWAKE).is_ok_and(|bug| bug == ACK_BEFORE_DURABLE);
+    if let Some((seed, promise)) = first_violation(seeds, sabotage.then_some(Sabotage::AckBeforeDurable)) {
+        println!("{seed} {promise}");
+    }
+}
+
+/// Two threads, each taking the next seed; the lowest one that fails does not depend on who was faster.
+fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'static str)> {
+    let next = AtomicU64::new(1);
+    let lowest = AtomicU64::new(seeds + 1);
+    let work = || {
+        let mut found = None;
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > seeds || seed > lowest.load(Ordering::Relaxed) {
+                return found;
+            }
+            let plan = Plan { sabotage, ..Plan::from_seed(seed) };
+            let outcome = std::panic::catch_unwind(|| sim::world::run(&plan));
+            let broken = outcome.ok().and_then(|outcome| outcome.violations.first().map(|first| first.promise));
+            if let Some(promise) = broken {
+                lowest.fetch_min(seed, Ordering::Relaxed);
+                found = Some((seed, promise));
+            }
+        }
+    };
+    let both = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        [work(), other.join().expect("a seed's panic is caught where it happens")]
+    });
+    both.into_iter().flatten().min()
+}
+
+fn workspace() -> PathBuf {
+    let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
+    testkit.ancestors().nth(2).expect("the testkit is two folders below the workspace").to_owned()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("planted")
+}
+
+/// The folder this program was built in: what it shares with the copy need not be built again.
+fn target() -> Result<PathBuf, CannotRun> {
+    let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find myself: {error}")))?;
+    let target = here.ancestors().nth(2);
+    target.map(Path::to_owned).ok_or_else(|| CannotRun(format!("{} lies in no target folder", here.display())))
+}
+
+fn read(path: &Path) -> Result<String, CannotRun> {
+    std::fs::read_to_string(path).map_err(|error| CannotRun(format!("cannot read {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_of_the_list_has_its_patch_and_every_patch_still_fits() {
+        let bugs = listed(&read(&folder().join("README.md")).unwrap_or_else(|CannotRun(why)| panic!("{why}")));
+        assert!(bugs.len() >= 16, "{bugs:?}");
+        let patched: Vec<&str> = bugs.iter().map(String::as_str).filter(|bug| *bug != ACK_BEFORE_DURABLE).collect();
+        let patches = patch::read_all(&folder(), &patched).unwrap_or_else(|CannotRun(why)| panic!("{why}"));
+        let files = patch::apply(&workspace(), &patches).unwrap_or_else(|CannotRun(why)| panic!("{why}"));
+        assert!(!files.is_empty());
+    }
+
+    #[test]
+    fn names_come_from_the_first_column() {
+        assert_eq!(listed("| name | what |\n|---|---|\n| `a_b` | x | A1 |\ntext `c`\n"), ["a_b"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! What must not be sent any more: names that do not exist (B3), endpoints that are gone (B4), what
+//! was proven to have arrived (A3); and nothing before what it follows is on record (A2).
+
+use std::collections::BTreeMap;
+
+use super::{Facts, Violation, violation};
+use crate::sim::history::{Ms, Request, What};
+
+/// Attempts in a row that may end in a name that does not exist.
+const NAMELESS_MOST: usize = 5;
+
+/// A delivery is known to the node this long after its accept was answered.
+const ARRIVES_WITHIN: Ms = 10;
+
+impl<'a> Facts<'a> {
+    pub(super) fn names_are_given_up(&self, found: &mut Vec<Violation>) {
+        for (id, requests) in &self.by_delivery {
+            // Of an attempt that a crash made happen again, the last answer is the one that counts.
+            let causes: BTreeMap<u16, &str> = requests.iter().map(|it| (it.attempt, it.cause)).collect();
+            let mut in_a_row = 0;
+            for cause in causes.values() {
+                in_a_row = if *cause == "dns_not_found" { in_a_row + 1 } else { 0 };
+                if in_a_row > NAMELESS_MOST {
+                    let seen = format!("delivery {id} was tried {in_a_row} times in a row");
+                    found.push(violation("a name that does not exist is given up", seen));
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) fn gone_is_gone(&self, found: &mut Vec<Violation>) {
+        for (lane, requests) in &self.by_lane {
+            let gone = |it: &&Request| it.answered_at.filter(|_| it.status == Some(410));
+            for at in requests.iter().filter_map(gone) {
+                let known = |id: u64| {
+                    let acked = self.sent.get(&id).and_then(|(sent, _)| sent.acked_at);
+                    acked.is_some_and(|acked| acked + ARRIVES_WITHIN <= at)
+                };
+                // A crash may take the answer with it: then the attempt is made again.
+                let until = self.crash_from(at).unwrap_or(Ms::MAX);
+                let later = requests.iter().find(|it| it.left_at > at && it.left_at <= until && known(it.delivery));
+                if let Some(later) = later {
+                    let seen = format!("lane {lane}: delivery {} left {} ms after", later.delivery, later.left_at - at);
+                    found.push(violation("nothing is sent to an endpoint that is gone", seen));
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) fn receipts_end_it(&self, found: &mut Vec<Violation>) {
+        for receipt in &self.history.asked {
+            let What::Receipt(id) = receipt.what else { continue };
+            let requests = self.requests(id);
+            let overtook = |it: &&&Request| {
+                it.left_at < receipt.called_at && it.answered_at.is_some_and(|at| receipt.called_at < at)
+            };
+            let answered = receipt.answered_at.filter(|_| receipt.done);
+            // One that overtook its answer needs no answer of its own, as long as the node remembers it.
+            let overtaken = requests.iter().find(overtook).and_then(|it| it.answered_at);
+            let lost = self.crash_from(receipt.called_at).unwrap_or(Ms::MAX);
+            let again = |it: &&&Request| {
+                answered.is_some_and(|at| it.left_at > at)
+                    || overtaken.is_some_and(|at| it.left_at > at && it.left_at <= lost)
+            };
+            if let Some(again) = requests.iter().find(again) {
+                let seen = format!("delivery {id} left again at {}", again.left_at);
+                found.push(violation("a receipt is the end", seen));
+            }
+        }
+    }
+
+    pub(super) fn nothing_runs_ahead(&self, found: &mut Vec<Violation>) {
+        for request in self.history.requests.iter().filter(|it| it.recorded + 1 < it.attempt) {
+            let seen = format!(
+                "delivery {}: attempt {} left, on record were {}",
+                request.delivery, request.attempt, request.recorded
+            );
+            found.push(violation("an attempt is on record before the next", seen));
+        }
+    }
+
+    /// When the node died next.
+    fn crash_from(&self, at: Ms) -> Option<Ms> {
+        self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at)
+    }
+}

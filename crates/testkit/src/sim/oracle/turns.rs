@@ -1,0 +1,95 @@
+//! No tenant starves (G3): whoever has had little is served while others are.
+//!
+//! Slot-time is what is shared, so a tenant whose receivers were slow waits for the others to have as
+//! much; the check is about those who have had less.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Facts, Violation, violation};
+use crate::sim::history::{Look, Ms, Request};
+use crate::sim::plan::Happening;
+
+/// Requests of others that may leave while a tenant waits for nothing but its turn.
+const OTHERS_FIRST: usize = 60;
+
+/// A request that takes longer says more of its receiver than of whose turn it was.
+const SLOT_TIME_MOST: Ms = 1_000;
+
+/// The others may each have as much slot-time as whoever waits, and this much more: what is under way
+/// at once is charged only when it has ended.
+const SLACK: Ms = 5_000;
+
+impl Facts<'_> {
+    pub(super) fn nobody_starves(&self, found: &mut Vec<Violation>) {
+        if self.plan.clock_jumps {
+            return; // what was due before a clock was set back is not, and may keep others behind it
+        }
+        let slow: Vec<(Ms, Ms)> =
+            self.plan.happenings.iter().filter_map(|(at, what)| store_is_slow(*at, what)).collect();
+        let mut since: BTreeMap<u64, &Look> = BTreeMap::new();
+        for look in &self.history.looks {
+            let first = *since.entry(look.delivery).or_insert(look);
+            let waits = look.why == "turn" && (look.why, look.life) == (first.why, first.life);
+            let store_waits = slow.iter().any(|(from, until)| first.at < *until && *from < look.at);
+            if !waits || store_waits || self.is_served(first, look) {
+                since.insert(look.delivery, look);
+            } else if let Some(seen) = self.passed_over(first, look) {
+                found.push(violation("no tenant starves", seen));
+                return;
+            }
+        }
+    }
+
+    /// Whether anything of a delivery's tenant was under way between two looks.
+    fn is_served(&self, first: &Look, last: &Look) -> bool {
+        let mut mine = self.until(last).iter().filter(|it| self.is_mine(last, it));
+        mine.any(|it| it.answered_at.is_some_and(|at| at >= first.at) || it.left_at > first.at)
+    }
+
+    /// What others had meanwhile, if it was too much.
+    fn passed_over(&self, first: &Look, last: &Look) -> Option<String> {
+        let took = |it: &Request| it.answered_at.unwrap_or(last.at).min(last.at) - it.left_at;
+        let began = self.history.crashes.iter().map(|crash| crash.at).take_while(|at| *at < last.at).last();
+        let own: Ms = self
+            .until(last)
+            .iter()
+            .filter(|it| self.is_mine(last, it) && began.is_none_or(|began| it.left_at > began))
+            .map(took)
+            .sum();
+        let others = self.until(last).iter().filter(|it| it.left_at > first.at);
+        let had: Vec<Ms> = others.map(|it| took(it).min(SLOT_TIME_MOST)).collect();
+        let tenants = self.plan.lanes.iter().map(|lane| lane.settings.tenant.raw()).max().unwrap_or(0).cast_signed();
+        let is_too_much = had.len() >= OTHERS_FIRST && had.iter().sum::<Ms>() > own * tenants + SLACK;
+        is_too_much.then(|| {
+            let waited = last.at - first.at;
+            format!(
+                "delivery {} waited {waited} ms for its turn while {} others left had {} own {own}",
+                last.delivery,
+                had.len(),
+                had.iter().sum::<Ms>()
+            )
+        })
+    }
+
+    /// Requests that had left at a look.
+    fn until(&self, look: &Look) -> &[Request] {
+        let requests = &self.history.requests;
+        &requests[..requests.partition_point(|it| it.left_at <= look.at)]
+    }
+
+    fn is_mine(&self, look: &Look, request: &Request) -> bool {
+        let lane = self.sent.get(&look.delivery).map(|(_, new)| new.lane);
+        lane.is_some_and(|lane| self.tenant(lane) == self.tenant(request.lane))
+    }
+}
+
+/// Between which times what is behind the window may wait for the store instead.
+fn store_is_slow(at: Ms, what: &Happening) -> Option<(Ms, Ms)> {
+    let ms = |length: Duration| Ms::try_from(length.as_millis()).unwrap_or(Ms::MAX);
+    match what {
+        Happening::Stall(each, length) => Some((at, at + ms(*length) + 2 * ms(*each))),
+        Happening::Fail(length) => Some((at, at + ms(*length) + 2_000)),
+        _ => None,
+    }
+}

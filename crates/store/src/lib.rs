@@ -11,6 +11,7 @@
 pub mod conformance;
 mod error;
 pub mod memory;
+mod number;
 pub mod row;
 pub mod sqlite;
 

@@ -1,0 +1,357 @@
+//! The numbers that are on people's disks: what stands for a state, a cause, a tier. A number, once
+//! released, keeps its meaning. What is read is checked: a number nobody wrote is
+//! [`StoreError::Damaged`].
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::{Compact, Expiry};
+use posthaste_core::flow::SharedGate;
+use posthaste_core::id::{CredentialId, Key, LaneId, MessageId, OriginId, RegionId, TenantId};
+use posthaste_core::queue::{BreakerOf, OnDead, Order, Place};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+use crate::StoreError;
+use crate::row::{EndpointStatus, PauseScope};
+
+/// A key as a signed column. Keys above the signed range are never minted; in a question they
+/// mean "everything".
+pub(crate) fn key(key: Key) -> i64 {
+    i64::try_from(key.raw()).unwrap_or(i64::MAX)
+}
+
+/// The key in a column.
+pub(crate) fn stored_key(column: i64) -> Result<Key, StoreError> {
+    u64::try_from(column).map(Key::from_raw).map_err(|_| damaged("a key", column))
+}
+
+/// A duration in whole microseconds, as fine as waits are drawn.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The duration in a column.
+pub(crate) fn stored_micros(column: i64) -> Duration {
+    Duration::from_micros(u64::try_from(column).unwrap_or(0))
+}
+
+/// The number of a state that a row can be in, its time and its cause.
+pub(crate) fn split(state: &State) -> (u8, Option<Timestamp>, Option<Cause>) {
+    match *state {
+        State::Queued { due } => (0, Some(due), None),
+        State::Retry { due, cause } => (1, Some(due), Some(cause)),
+        State::AwaitingAck { until } => (2, Some(until), None),
+        State::Delivered { at } => (3, Some(at), None),
+        State::Dead { at, cause } => (4, Some(at), Some(cause)),
+        State::Expired { at } => (5, Some(at), None),
+        State::Cancelled { at, cause } => (6, Some(at), Some(cause)),
+        // No row is ever in this state; the schema refuses the number.
+        State::Dispatching => (255, None, None),
+    }
+}
+
+/// The state of a number, its time and its cause.
+pub(crate) fn join(number: i64, at: i64, cause: Option<Cause>) -> Result<State, StoreError> {
+    let at = Timestamp::from_millis(at);
+    Ok(match (number, cause) {
+        (0, None) => State::Queued { due: at },
+        (1, Some(cause)) => State::Retry { due: at, cause },
+        (2, None) => State::AwaitingAck { until: at },
+        (3, None) => State::Delivered { at },
+        (4, Some(cause)) => State::Dead { at, cause },
+        (5, None) => State::Expired { at },
+        (6, Some(cause)) => State::Cancelled { at, cause },
+        _ => return Err(damaged("state", number)),
+    })
+}
+
+/// When a delivery stops being worth sending, as two columns.
+pub(crate) fn expiry_columns(expiry: Expiry) -> (u8, Option<Timestamp>) {
+    match expiry {
+        Expiry::Never => (0, None),
+        Expiry::At(at) => (1, Some(at)),
+        Expiry::NowOrNever(at) => (2, Some(at)),
+    }
+}
+
+/// When a delivery stops being worth sending, in two columns.
+pub(crate) fn stored_expiry(number: i64, at: Option<i64>) -> Result<Expiry, StoreError> {
+    match (number, at.map(Timestamp::from_millis)) {
+        (0, None) => Ok(Expiry::Never),
+        (1, Some(at)) => Ok(Expiry::At(at)),
+        (2, Some(at)) => Ok(Expiry::NowOrNever(at)),
+        _ => Err(damaged("expiry", number)),
+    }
+}
+
+/// The number of what is done about a payload that is too large.
+pub(crate) fn compact_number(compact: Compact) -> u8 {
+    match compact {
+        Compact::None => 0,
+        Compact::Spare => 1,
+        Compact::InUse => 2,
+    }
+}
+
+/// The compact variant in a column.
+pub(crate) fn stored_compact(number: i64) -> Result<Compact, StoreError> {
+    one_of("compact", number, &[Compact::None, Compact::Spare, Compact::InUse])
+}
+
+/// The number of a place. Queries write it out, so that the partial indexes are used.
+pub(crate) fn place_number(place: Place) -> u8 {
+    match place {
+        Place::Ready => 0,
+        Place::Delayed => 1,
+        Place::Spilled => 2,
+    }
+}
+
+/// The place in a column.
+pub(crate) fn stored_place(number: i64) -> Result<Place, StoreError> {
+    one_of("place", number, &[Place::Ready, Place::Delayed, Place::Spilled])
+}
+
+/// The number of an order.
+pub(crate) fn order_number(order: Order) -> u8 {
+    match order {
+        Order::Fifo => 0,
+        Order::NewestFirst => 1,
+        Order::Strict => 2,
+    }
+}
+
+/// The order in a column.
+pub(crate) fn stored_order(number: i64) -> Result<Order, StoreError> {
+    one_of("send_order", number, &[Order::Fifo, Order::NewestFirst, Order::Strict])
+}
+
+/// The number of what a strict lane does behind a dead head.
+pub(crate) fn on_dead_number(on_dead: OnDead) -> u8 {
+    match on_dead {
+        OnDead::Skip => 0,
+        OnDead::Hold => 1,
+    }
+}
+
+/// What a strict lane does, in a column.
+pub(crate) fn stored_on_dead(number: i64) -> Result<OnDead, StoreError> {
+    one_of("on_dead", number, &[OnDead::Skip, OnDead::Hold])
+}
+
+/// The number of an endpoint's status.
+pub(crate) fn status_number(status: EndpointStatus) -> u8 {
+    match status {
+        EndpointStatus::Active => 0,
+        EndpointStatus::Gone => 1,
+    }
+}
+
+/// The endpoint's status in a column.
+pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
+    one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone])
+}
+
+/// The number of a tier.
+pub(crate) fn tier_number(tier: Tier) -> u8 {
+    match tier {
+        Tier::Transactional => 0,
+        Tier::Promotional => 1,
+        Tier::Engagement => 2,
+    }
+}
+
+/// The tier in a column.
+pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
+    one_of("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
+}
+
+/// What a cut ends, as two columns.
+pub(crate) fn scope_columns(scope: Scope) -> (u8, i64) {
+    match scope {
+        Scope::Message(message) => (0, key(message.0)),
+        Scope::Lane(lane) => (1, key(lane.0)),
+    }
+}
+
+/// What a cut ends, in two columns.
+pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<Scope, StoreError> {
+    let scope = stored_key(scope)?;
+    match kind {
+        0 => Ok(Scope::Message(MessageId(scope))),
+        1 => Ok(Scope::Lane(LaneId(scope))),
+        _ => Err(damaged("a cut's kind", kind)),
+    }
+}
+
+/// What is paused, as two columns.
+pub(crate) fn pause_columns(scope: PauseScope) -> (u8, i64) {
+    match scope {
+        PauseScope::All => (0, 0),
+        PauseScope::Tenant(tenant) => (1, key(tenant.0)),
+        PauseScope::Lane(lane) => (2, key(lane.0)),
+    }
+}
+
+/// What is paused, in two columns.
+pub(crate) fn stored_pause_scope(kind: i64, scope: i64) -> Result<PauseScope, StoreError> {
+    let scope = stored_key(scope)?;
+    match kind {
+        0 => Ok(PauseScope::All),
+        1 => Ok(PauseScope::Tenant(TenantId(scope))),
+        2 => Ok(PauseScope::Lane(LaneId(scope))),
+        _ => Err(damaged("a pause's kind", kind)),
+    }
+}
+
+/// Whose breaker it is, as two columns. Origins are known by a hash that needs all 64 bits, which
+/// [`key`] would cut.
+pub(crate) fn breaker_columns(of: BreakerOf) -> (u8, i64) {
+    match of {
+        BreakerOf::Lane(lane) => (0, lane.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Origin(origin)) => (1, origin.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Region(region)) => (2, region.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Credential(credential)) => (3, credential.raw().cast_signed()),
+    }
+}
+
+/// Whose breaker it is, in two columns.
+pub(crate) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError> {
+    let id = Key::from_raw(id.cast_unsigned());
+    match kind {
+        0 => Ok(BreakerOf::Lane(LaneId(id))),
+        1 => Ok(BreakerOf::Shared(SharedGate::Origin(OriginId(id)))),
+        2 => Ok(BreakerOf::Shared(SharedGate::Region(RegionId(id)))),
+        3 => Ok(BreakerOf::Shared(SharedGate::Credential(CredentialId(id)))),
+        _ => Err(damaged("a breaker's kind", kind)),
+    }
+}
+
+/// Causes by their number. New ones go to the end; none ever moves or leaves.
+const CAUSES: [Cause; Cause::ALL.len()] = [
+    Cause::Ok,
+    Cause::RequestTimeout,
+    Cause::TooManyRequests,
+    Cause::InternalError,
+    Cause::BadGateway,
+    Cause::Unavailable,
+    Cause::GatewayTimeout,
+    Cause::ServerError,
+    Cause::ConnectRefused,
+    Cause::ConnectReset,
+    Cause::ConnectTimeout,
+    Cause::TlsHandshake,
+    Cause::ClosedEarly,
+    Cause::Unknown,
+    Cause::ProtocolError,
+    Cause::ResponseHeadTooLarge,
+    Cause::AckTimeout,
+    Cause::DnsFailed,
+    Cause::DnsNotFound,
+    Cause::TlsCertificate,
+    Cause::BadRequest,
+    Cause::Unauthorized,
+    Cause::Forbidden,
+    Cause::NotFound,
+    Cause::MethodNotAllowed,
+    Cause::NotAcceptable,
+    Cause::Conflict,
+    Cause::LengthRequired,
+    Cause::UriTooLong,
+    Cause::UnsupportedMediaType,
+    Cause::Unprocessable,
+    Cause::TooEarly,
+    Cause::ClientError,
+    Cause::RedirectNotFollowed,
+    Cause::AddressRefused,
+    Cause::PayloadTooLarge,
+    Cause::Gone,
+    Cause::CredentialRejected,
+    Cause::StoreUnavailable,
+    Cause::EndpointGone,
+    Cause::TtlExpired,
+    Cause::Cancelled,
+    Cause::Unsubscribed,
+    Cause::Superseded,
+    Cause::Poison,
+    Cause::TokenRejected,
+    Cause::Retention,
+    Cause::NotStarted,
+    Cause::Unsendable,
+];
+
+/// Numbers by cause: [`CAUSES`] turned round, which also proves that every cause stands in it.
+const CAUSE_NUMBERS: [u8; CAUSES.len()] = {
+    let mut numbers = [u8::MAX; CAUSES.len()];
+    let mut number = 0;
+    while number < CAUSES.len() {
+        let cause = CAUSES[number] as usize;
+        assert!(numbers[cause] == u8::MAX, "a cause stands twice in the list");
+        #[expect(clippy::cast_possible_truncation, reason = "a cause is a u8 itself")]
+        {
+            numbers[cause] = number as u8;
+        }
+        number += 1;
+    }
+    numbers
+};
+
+/// The number of a cause.
+pub(crate) fn cause_number(cause: Cause) -> u8 {
+    CAUSE_NUMBERS[cause as usize]
+}
+
+/// The cause in a column.
+pub(crate) fn stored_cause(number: i64) -> Result<Cause, StoreError> {
+    one_of("cause", number, &CAUSES)
+}
+
+pub(crate) fn one_of<T: Copy>(what: &'static str, number: i64, all: &[T]) -> Result<T, StoreError> {
+    let known = usize::try_from(number).ok().and_then(|number| all.get(number));
+    known.copied().ok_or_else(|| damaged(what, number))
+}
+
+pub(crate) fn damaged(what: &'static str, found: i64) -> StoreError {
+    StoreError::Damaged { what, found: found.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_keeps_its_number_for_ever() {
+        let codes: Vec<&str> = CAUSES.iter().map(|cause| cause.code()).collect();
+        assert_eq!(
+            codes.join(" "),
+            "ok request_timeout too_many_requests internal_error bad_gateway unavailable gateway_timeout server_error \
+             connect_refused connect_reset connect_timeout tls_handshake closed_early unknown protocol_error \
+             response_head_too_large ack_timeout dns_failed dns_not_found tls_certificate bad_request unauthorized \
+             forbidden not_found method_not_allowed not_acceptable conflict length_required uri_too_long \
+             unsupported_media_type unprocessable too_early client_error redirect_not_followed address_refused \
+             payload_too_large gone credential_rejected store_unavailable endpoint_gone ttl_expired cancelled \
+             unsubscribed superseded poison token_rejected retention not_started unsendable"
+        );
+    }
+
+    #[test]
+    fn every_cause_comes_back_as_it_was_stored() {
+        for entry in Cause::ALL {
+            let stored = stored_cause(i64::from(cause_number(entry.cause))).expect("its own number");
+            assert_eq!(stored, entry.cause);
+        }
+    }
+
+    #[test]
+    fn a_number_nobody_wrote_is_damage_and_says_where() {
+        let damage = stored_cause(200).expect_err("there are not that many causes");
+        assert_eq!(damage.to_string(), "cause holds 200: the file is damaged or from another program");
+        assert!(stored_place(-1).is_err());
+        assert!(join(4, 0, None).is_err(), "dead needs a cause");
+        assert!(stored_key(-1).is_err());
+        assert!(stored_breaker(4, 0).is_err());
+    }
+}

@@ -71,7 +71,7 @@ impl SourceFile {
     }
 }
 
-/// Folders that are not ours to check.
+/// What is not ours to check. In a second work tree `.git` is a file.
 const FOREIGN: &[&str] = &[".git", "target", "posthaste-data"];
 
 /// Every text file of the workspace, in the order of their paths.
@@ -94,10 +94,13 @@ pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
 fn list(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let entry = entry?;
+        if FOREIGN.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
         let kind = entry.file_type()?;
         if kind.is_file() {
             paths.push(entry.path());
-        } else if kind.is_dir() && !FOREIGN.iter().any(|name| entry.file_name() == *name) {
+        } else if kind.is_dir() {
             list(&entry.path(), paths)?;
         }
     }

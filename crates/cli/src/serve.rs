@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use posthaste_core::queue::Limits;
+use posthaste_crypto::LookupKey;
 use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots};
@@ -119,6 +120,7 @@ pub(crate) async fn served<C: Clock>(
             Roots::none()
         }),
         ids: IdKey::from_bytes(store.id_key()),
+        lookup: LookupKey::from_bytes(store.lookup_key()),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, listener, stop).await

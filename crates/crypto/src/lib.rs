@@ -6,9 +6,12 @@
 //! Read [`signature`] for what a receiver can check, [`public_id`] for what an id gives away
 //! (nothing but its time).
 
+pub mod digest;
+pub mod lookup;
 pub mod public_id;
 pub mod random;
 pub mod signature;
 
+pub use lookup::LookupKey;
 pub use public_id::{IdKey, Kind, Opened};
 pub use signature::{BadSecret, Received, Refused, Secret, sign, verify};

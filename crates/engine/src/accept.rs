@@ -1,5 +1,5 @@
 //! Accepting: a message becomes deliveries, one transaction makes them durable, and only then is
-//! anything promised (A1).
+//! anything promised (A1). A key makes the same message again the same promise again (A5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,11 @@ use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::queue::Place;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::Kind;
-use posthaste_store::{Accepted, Message, NewDelivery, Store, StoreError};
+use posthaste_store::{
+    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
+};
 
 use crate::clock::Clock;
 use crate::destination::Destination;
@@ -40,6 +43,28 @@ pub struct NewMessage {
     pub deliver_at: Option<Timestamp>,
     /// To whom; everybody who wants such events when empty.
     pub endpoints: Vec<EndpointId>,
+    /// The key its producer gave it, if any.
+    pub once: Option<Once>,
+}
+
+/// What makes a message that is sent again the same message.
+#[derive(Clone, Debug)]
+pub struct Once {
+    /// The producer's key.
+    pub key: String,
+    /// SHA-256 of the request as it came: a key stands for one request alone.
+    pub digest: Digest,
+    /// What the first call is answered, and every later one again.
+    pub answer: fn(&Promise) -> FirstAnswer,
+}
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is new.
+    Promised(Promise),
+    /// It was accepted before, under the same key: that answer once more.
+    Replayed(FirstAnswer),
 }
 
 /// The promise.
@@ -71,6 +96,9 @@ pub enum NotAccepted {
         /// How many.
         wanted: usize,
     },
+    /// Its key stands for another request.
+    #[error("this key was used for another request within the last 24 hours; use a new one")]
+    KeyReused,
     /// The store could not take it.
     #[error("the message could not be made durable")]
     Store(#[from] StoreError),
@@ -78,7 +106,7 @@ pub enum NotAccepted {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message durable and promises its delivery.
-    pub async fn accept(&self, new: NewMessage) -> Result<Promise, NotAccepted> {
+    pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
         let wanted = self.recipients(&new).await?;
         if wanted.len() > FANOUT_MAX {
             return Err(NotAccepted::TooMany { wanted: wanted.len() });
@@ -123,8 +151,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
             body: new.body,
             compact: None,
         });
-        self.store.accept(self.session, vec![Accepted { message, deliveries }]).await?;
-        Ok(promise)
+        let idempotency = new.once.map(|once| self.idempotency(new.tenant, &once, &promise));
+        let accepted = Accepted { message, deliveries, idempotency };
+        match self.store.accept(self.session, vec![accepted]).await?.pop() {
+            Some(Acceptance::Replayed(answer)) => Ok(Outcome::Replayed(answer)),
+            Some(Acceptance::KeyReused) => Err(NotAccepted::KeyReused),
+            Some(Acceptance::Fresh) | None => Ok(Outcome::Promised(promise)),
+        }
+    }
+
+    fn idempotency(&self, tenant: TenantId, once: &Once, promise: &Promise) -> Idempotency {
+        let hash = self.lookup.hash("idempotency key", tenant.raw(), once.key.as_bytes());
+        Idempotency {
+            tenant,
+            key: KeyHash::of(hash),
+            digest: once.digest,
+            answer: (once.answer)(promise),
+            at: promise.accepted_at,
+        }
     }
 
     async fn recipients(&self, new: &NewMessage) -> Result<Vec<Arc<Destination>>, NotAccepted> {

@@ -12,6 +12,7 @@ use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, Order, Reset};
 use posthaste_core::time::Timestamp;
 use posthaste_core::{Roll, pattern};
+use posthaste_crypto::LookupKey;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub roots: Roots,
     /// The key public ids are made with.
     pub ids: IdKey,
+    /// The key names are hashed with that are only looked up.
+    pub lookup: LookupKey,
     /// What jitter is rolled from.
     pub seed: u64,
 }
@@ -50,6 +53,7 @@ pub struct Engine<S, C> {
     pub(crate) destinations: Arc<Destinations<S>>,
     pub(crate) handle: Handle,
     pub(crate) clock: C,
+    pub(crate) lookup: LookupKey,
     ids: Arc<IdKey>,
     sequence: AtomicU64,
 }
@@ -129,7 +133,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     ) -> Result<(Self, impl Future<Output = Result<(), StoreError>> + Send), StoreError> {
         let start = store.open().await?;
         let session = start.session;
-        let ids = Arc::new(settings.ids);
+        let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
         let destinations = Arc::new(Destinations::new(Arc::clone(&store), settings.connector.rules.clone()));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
@@ -145,7 +149,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let (driver, handle) = Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
-        let engine = Self { store, session, destinations, handle, clock, ids, sequence: AtomicU64::new(1) };
+        let engine = Self { store, session, destinations, handle, clock, lookup, ids, sequence: AtomicU64::new(1) };
         let run = async move {
             let ended = driver.run(stop).await;
             connector.close().await;
@@ -202,7 +206,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             max_in_flight: new.max_in_flight,
             status: EndpointStatus::Active,
         };
-        self.store.put_endpoint(self.session, endpoint.clone()).await?;
+        _ = self.store.put_endpoint(self.session, endpoint.clone(), None).await?;
         Ok(endpoint)
     }
 

@@ -277,7 +277,7 @@ mod tests {
         let settings = Settings { rules: rules.clone(), attempt_timeout, connect_timeout, ..Settings::default() };
         let store = Arc::new(MemoryStore::default());
         let session = store.lock().open().session;
-        store.lock().put_endpoint(session, endpoint()).expect("this session owns the store");
+        _ = store.lock().put_endpoint(session, endpoint(), None).expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut webhooks = Webhooks::new(
             Arc::clone(&store),

@@ -3,6 +3,7 @@
 pub mod deliveries;
 pub mod endpoints;
 pub mod health;
+mod idempotency;
 pub mod messages;
 mod origin;
 pub mod policies;
@@ -42,7 +43,6 @@ pub const BODY_BYTES_MAX: usize = 2_000_000;
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
 /// What the handlers need.
@@ -150,9 +150,9 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     {
         return Err(not_json());
     }
-    if headers.contains_key(IDEMPOTENCY_KEY) {
+    if headers.contains_key(idempotency::KEY) {
         // Taking the header and not keeping its promise would be worse than refusing it.
-        let detail = "Idempotency-Key is not kept by this version yet; leave it out";
+        let detail = "Idempotency-Key is kept by POST /v1/messages alone in this version; leave it out";
         return Err(Problem::new(Code::NotBuiltYet, detail));
     }
     if headers.get(TENANT).is_some_and(|tenant| tenant != "default") {
@@ -198,7 +198,11 @@ fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>
 
 /// An answer in JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let body = serde_json::to_vec(body).expect("our own answers always serialise");
+    json_bytes(status, serde_json::to_vec(body).expect("our own answers always serialise").into())
+}
+
+/// An answer that is JSON already.
+fn json_bytes(status: StatusCode, body: Bytes) -> Response {
     let mut response = Body::from(body).into_response();
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

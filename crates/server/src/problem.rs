@@ -45,6 +45,7 @@ codes! {
     UnknownParameter "unknown_parameter" BAD_REQUEST "a parameter is not known";
     InvalidParameter "invalid_parameter" BAD_REQUEST "a parameter has no usable value";
     NotBuiltYet "not_built_yet" BAD_REQUEST "this version cannot do that yet";
+    InvalidIdempotencyKey "invalid_idempotency_key" BAD_REQUEST "the idempotency key is not one";
     TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
     EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
     TooManyEndpoints "too_many_endpoints" BAD_REQUEST "more endpoints than one message may go to";
@@ -55,6 +56,7 @@ codes! {
     BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "the body is too large";
     PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
+    IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
     ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
 }
@@ -226,9 +228,11 @@ impl From<NotAccepted> for Problem {
             NotAccepted::Store(error) => not_written(
                 &error,
                 "the message may have been stored, nobody can say before the restart; send it again with the same \
-                 correlation_id, so that receivers can tell it if it arrives twice",
+                 Idempotency-Key, or without one with the same correlation_id, so that receivers can tell it if it \
+                 arrives twice",
             ),
             NotAccepted::TooMany { .. } => Self::new(Code::TooManyEndpoints, error.to_string()),
+            NotAccepted::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotAccepted::NoSuchEndpoint(_) => Self::new(
                 Code::EndpointUnknown,
                 "an endpoint in to.endpoints does not exist or is gone; nothing was accepted",

@@ -100,7 +100,8 @@ impl Work {
             body: self.body.clone(),
             compact: None,
         };
-        Accepted { message: Arc::new(message), deliveries: vec![NewDelivery { delivery, place: Place::Ready, lane }] }
+        let new = NewDelivery { delivery, place: Place::Ready, lane };
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
     }
 }
 

@@ -8,6 +8,7 @@ mod breaker;
 mod cut;
 mod endpoint;
 mod fixture;
+mod idempotency;
 mod page;
 mod pause;
 mod session;
@@ -40,6 +41,16 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_fenced_accept_leaves_nothing
             a_message_for_nobody_is_kept_and_arrives_nowhere
             large_messages_for_nobody_never_fill_the_way_to_the_loop;
+        idempotency:
+            a_key_again_gives_the_first_answer_and_leaves_nothing
+            of_twins_in_one_accept_the_first_is_new
+            of_twins_at_once_one_is_new_and_all_get_its_answer
+            a_key_for_another_request_is_refused
+            a_key_is_known_for_a_day_whatever_midnights_lie_between
+            a_key_is_a_tenant_s_own
+            a_key_outlives_its_session_and_a_refused_call_uses_none
+            large_duplicates_never_fill_the_way_to_the_loop
+            an_endpoint_is_made_once_under_one_key;
         settle:
             every_end_comes_back_with_the_attempt_that_led_to_it
             an_end_without_an_attempt_is_kept_as_one

@@ -26,8 +26,8 @@ use posthaste_core::time::Timestamp;
 pub use error::StoreError;
 pub use memory::{Memory, MemoryStore};
 pub use row::{
-    Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Pause, PauseScope, Query, Row,
-    Session, Settled, Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message,
+    NewDelivery, Page, Pause, PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start,
 };
 
 /// As many deliveries as one message has at most; their ids are the next after its own.
@@ -42,11 +42,16 @@ pub trait Store: Send + Sync + 'static {
     /// before can change nothing from here on.
     fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send;
 
-    /// Makes messages and their deliveries durable, all or none. Returning is the promise.
+    /// Makes messages and their deliveries durable, all or none. Returning is the promise. Says of
+    /// each whether it is new: one whose key is known leaves nothing and arrives nowhere.
     ///
     /// Their rows come out of [`Store::arrivals`] of the same store, whether or not the caller is
     /// still there to hear the answer.
-    fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn accept(
+        &self,
+        session: Session,
+        messages: Vec<Accepted>,
+    ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send;
 
     /// What was accepted since the last call, in the order of its commits. Waits for something; an
     /// empty answer means that the store has stopped and nothing will come.
@@ -100,9 +105,13 @@ pub trait Store: Send + Sync + 'static {
         breakers: Vec<SoftBreaker>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Makes or changes an endpoint.
-    fn put_endpoint(&self, session: Session, endpoint: Endpoint)
-    -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Makes or changes an endpoint, unless this was done before under the same key.
+    fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send;
 
     /// One endpoint.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;

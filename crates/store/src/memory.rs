@@ -3,6 +3,8 @@
 //! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
 //! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
 
+mod idempotency;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, ready};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -20,8 +22,8 @@ use posthaste_core::time::Timestamp;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row, Session,
-    Settled, Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Idempotency, Message, Page, Pause, PauseScope,
+    Query, Row, Session, Settled, Settlement, Shown, Start,
 };
 use crate::{DELIVERIES_MAX, Store, StoreError};
 
@@ -40,6 +42,7 @@ pub struct Memory {
     breakers: BTreeMap<BreakerOf, Soft>,
     endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
+    keys: idempotency::Keys,
 }
 
 impl Memory {
@@ -72,11 +75,22 @@ impl Memory {
         if session == self.session() { Ok(()) } else { Err(StoreError::Fenced { session: session.id }) }
     }
 
-    /// See [`Store::accept`].
-    pub fn accept(&mut self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Arrival>, StoreError> {
+    /// See [`Store::accept`]; what arrives comes along.
+    pub fn accept(
+        &mut self,
+        session: Session,
+        messages: Vec<Accepted>,
+    ) -> Result<(Vec<Acceptance>, Vec<Arrival>), StoreError> {
         self.guard(session)?;
+        let mut acceptances = Vec::with_capacity(messages.len());
         let mut arrivals = Vec::new();
         for accepted in messages {
+            let acceptance = self.once(accepted.idempotency);
+            let fresh = acceptance == Acceptance::Fresh;
+            acceptances.push(acceptance);
+            if !fresh {
+                continue;
+            }
             for new in accepted.deliveries {
                 self.lanes.entry(new.delivery.lane).or_insert_with(|| Arc::clone(&new.lane));
                 self.put(Row { delivery: new.delivery.clone(), place: new.place });
@@ -84,7 +98,7 @@ impl Memory {
             }
             self.messages.insert(accepted.message.id, accepted.message);
         }
-        Ok(arrivals)
+        Ok((acceptances, arrivals))
     }
 
     /// See [`Store::settle`].
@@ -241,11 +255,19 @@ impl Memory {
     }
 
     /// See [`Store::put_endpoint`].
-    pub fn put_endpoint(&mut self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {
+    pub fn put_endpoint(
+        &mut self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<Acceptance, StoreError> {
         self.guard(session)?;
-        self.put_lane(Arc::new(endpoint.lane_settings()));
-        self.endpoints.insert(endpoint.id, Arc::new(endpoint));
-        Ok(())
+        let acceptance = self.once(once);
+        if acceptance == Acceptance::Fresh {
+            self.put_lane(Arc::new(endpoint.lane_settings()));
+            self.endpoints.insert(endpoint.id, Arc::new(endpoint));
+        }
+        Ok(acceptance)
     }
 
     /// Makes or changes a lane without an endpoint, for tests that need no URL.
@@ -335,10 +357,15 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().open()))
     }
 
-    fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl Future<Output = Result<(), StoreError>> + Send {
-        let accepted = self.lock().accept(session, messages).map(|arrivals| {
+    fn accept(
+        &self,
+        session: Session,
+        messages: Vec<Accepted>,
+    ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send {
+        let accepted = self.lock().accept(session, messages).map(|(acceptances, arrivals)| {
             self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
             self.arrived.notify_one();
+            acceptances
         });
         ready(accepted)
     }
@@ -409,8 +436,9 @@ impl Store for MemoryStore {
         &self,
         session: Session,
         endpoint: Endpoint,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().put_endpoint(session, endpoint))
+        once: Option<Idempotency>,
+    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send {
+        ready(self.lock().put_endpoint(session, endpoint, once))
     }
 
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send {

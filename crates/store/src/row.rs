@@ -1,5 +1,7 @@
 //! What is kept, as plain records.
 
+pub mod idempotency;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+
+pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,8 @@ pub struct Accepted {
     pub message: Arc<Message>,
     /// Its deliveries: ids follow the message's.
     pub deliveries: Vec<NewDelivery>,
+    /// The key it was sent with, if its producer gave one.
+    pub idempotency: Option<Idempotency>,
 }
 
 /// A delivery to accept.

@@ -14,6 +14,7 @@ mod column;
 mod cut;
 mod endpoint;
 mod folder;
+mod idempotency;
 mod page;
 mod pause;
 mod reader;
@@ -32,14 +33,15 @@ use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Arrival, Endpoint, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Message, Page, Pause, PauseScope, Query, Session, Settled,
+    Settlement, Shown, Start,
 };
 use crate::{Store, StoreError};
 use arrivals::Arrivals;
 use endpoint::Kept;
 use folder::Folder;
 use reader::{READERS, Readers};
-use writer::{Change, Request, Writer};
+use writer::{Change, PutEndpoint, Request, Writer};
 
 /// A store in a data folder.
 ///
@@ -52,6 +54,7 @@ pub struct Sqlite {
     writer: Writer,
     shared: Arc<Shared>,
     id_key: [u8; 16],
+    lookup_key: [u8; 32],
     folder: Mutex<Option<Folder>>,
 }
 
@@ -75,9 +78,8 @@ impl Sqlite {
     pub fn open_folder(path: &Path) -> Result<Self, StoreError> {
         let folder = Folder::take(path)?;
         let conn = schema::open_writer(&folder)?;
-        let id_key = conn
-            .query_row("SELECT value FROM meta WHERE key = 'id_key'", [], |row| row.get(0))
-            .map_err(failed("read the id key"))?;
+        let id_key = secret(&conn, "id_key")?;
+        let lookup_key = secret(&conn, "lookup_key")?;
         let connections = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared { arrivals: Arrivals::new(), kept: Kept::default(), stopped: OnceLock::new() });
         Ok(Self {
@@ -85,6 +87,7 @@ impl Sqlite {
             writer: Writer::start(conn, Arc::clone(&shared))?,
             shared,
             id_key,
+            lookup_key,
             folder: Mutex::new(Some(folder)),
         })
     }
@@ -92,6 +95,11 @@ impl Sqlite {
     /// What public ids are made with: random, made once for the life of the store.
     pub fn id_key(&self) -> [u8; 16] {
         self.id_key
+    }
+
+    /// What keys are hashed with that are only looked up: random, made once for the life of the store.
+    pub fn lookup_key(&self) -> [u8; 32] {
+        self.lookup_key
     }
 
     /// Why nothing is written any more, if a commit has failed.
@@ -112,6 +120,11 @@ impl Sqlite {
     }
 }
 
+fn secret<const N: usize>(conn: &rusqlite::Connection, name: &str) -> Result<[u8; N], StoreError> {
+    conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0))
+        .map_err(failed("read the store's keys"))
+}
+
 /// Says what was being done when the database refused.
 fn failed(doing: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Database { doing, source }
@@ -122,14 +135,15 @@ impl Store for Sqlite {
         self.writer.ask(|reply| Request::Open { start: None, reply }).await
     }
 
-    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<(), StoreError> {
-        let room = arrivals::room(&messages);
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+        let room = arrivals::room(messages.iter());
+        let acceptances = Vec::with_capacity(messages.len());
         let permit = self.shared.arrivals.make_room(room).await?;
         self.writer
             .ask(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
                 permit.forget();
-                Request::Accept { session, messages, room, reply }
+                Request::Accept { session, messages, acceptances, room, reply }
             })
             .await
     }
@@ -190,8 +204,15 @@ impl Store for Sqlite {
         self.change(session, Change::Remember(breakers)).await
     }
 
-    async fn put_endpoint(&self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {
-        self.change(session, Change::PutEndpoint(Box::new(endpoint))).await
+    async fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<Acceptance, StoreError> {
+        let acceptance = Acceptance::Fresh;
+        let put = Box::new(PutEndpoint { endpoint, once, acceptance });
+        self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {

@@ -122,8 +122,8 @@ impl Rig {
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane) }];
-        let accepted = vec![Accepted { message: Arc::new(message), deliveries }];
-        Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store"))
+        let accepted = vec![Accepted { message: Arc::new(message), deliveries, idempotency: None }];
+        Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store").1)
     }
 
     fn send(&mut self, seq: u64, lane: &Arc<LaneSettings>) {

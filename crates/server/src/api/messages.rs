@@ -12,16 +12,17 @@ use posthaste_core::state::State as Life;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::{FANOUT_MAX, NewMessage, Promise};
+use posthaste_engine::accept::{FANOUT_MAX, NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::View;
-use posthaste_store::{Message, Store};
+use posthaste_store::{FirstAnswer, Message, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::time::Duration;
 
 use super::deliveries::{self, Waiting};
-use super::{Answer, Api, Named, body, json, no_parameters};
+use super::idempotency::{keyed_body, replayed};
+use super::{Answer, Api, Named, body, json, json_bytes, no_parameters};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -47,10 +48,19 @@ const NOT_BUILT: &[&str] = &[
 
 /// `POST /v1/messages`.
 pub async fn send<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let new = parse(&api, &body)?;
-    let promise = api.engine.accept(new).await?;
-    Ok(json(StatusCode::ACCEPTED, &Accepted::of(&promise)))
+    let (body, key) = keyed_body(api.tenant, request).await?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    let new = NewMessage { once, ..parse(&api, &body)? };
+    Ok(match api.engine.accept(new).await? {
+        Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
+        Outcome::Replayed(first) => replayed(first),
+    })
+}
+
+/// What a message that was accepted is answered.
+fn answer(promise: &Promise) -> FirstAnswer {
+    let body = serde_json::to_vec(&Accepted::of(promise)).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
 /// `GET /v1/messages/{id}`: where it is, and the id of each of its deliveries.
@@ -211,6 +221,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage,
         ttl,
         deliver_at,
         endpoints,
+        once: None,
     })
 }
 

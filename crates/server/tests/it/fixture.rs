@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use posthaste_crypto::LookupKey;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::{self, Roots};
@@ -62,6 +63,7 @@ impl Server {
             connector: connector::Settings { rules, ..connector::Settings::default() },
             roots: Roots::none(),
             ids: IdKey::from_bytes([7; 16]),
+            lookup: LookupKey::from_bytes([8; 32]),
             seed: 1,
         };
         let stop = CancellationToken::new();

@@ -1,6 +1,7 @@
 //! Taking messages in.
 
-use http::StatusCode;
+use http::{Request, StatusCode};
+use http_body_util::Full;
 use posthaste_crypto::public_id::{IdKey, Kind};
 
 use crate::fixture::Server;
@@ -157,4 +158,29 @@ async fn an_id_that_names_no_message_is_not_found() {
     for id in ["msg_0", "x", &endpoint, &never] {
         assert_eq!(server.get(&format!("/v1/messages/{id}")).await.problem(), (404, "not_found", ""), "{id}");
     }
+}
+
+#[tokio::test]
+async fn the_same_message_under_the_same_key_is_the_same_promise() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let send = async |key: &str, body: &'static str| {
+        let request = Request::post("/v1/messages").header("content-type", "application/json");
+        server.send(request.header("idempotency-key", key).body(Full::from(body)).expect("a request")).await
+    };
+    let first = send("order-99", r#"{"payload": 1}"#).await;
+    assert_eq!((first.status, first.headers.get("idempotency-replayed")), (StatusCode::ACCEPTED, None));
+    for key in ["order-99", "\"order-99\""] {
+        let again = send(key, r#"{"payload": 1}"#).await;
+        assert_eq!((again.status, &again.body), (StatusCode::ACCEPTED, &first.body), "the same answer");
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+    }
+    assert_eq!(server.store.lock().pending(), 1, "one message, one delivery");
+    let other = send("order-99", r#"{"payload": 2}"#).await;
+    assert_eq!(other.problem(), (422, "idempotency_key_reused", ""));
+    assert_eq!(send("a b", r#"{"payload": 1}"#).await.problem(), (400, "invalid_idempotency_key", ""));
+    let refused = send("order-100", r#"{"payload": 1, "colour": "red"}"#).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    let mended = send("order-100", r#"{"payload": 1}"#).await;
+    assert_eq!(mended.status, StatusCode::ACCEPTED, "a refused request uses up no key");
 }

@@ -53,7 +53,8 @@ async fn promises_that_cannot_be_kept_yet_are_refused() {
             .body(Full::from(r#"{"payload": 1}"#))
             .expect("a request")
     };
-    assert_eq!(server.send(with("idempotency-key", "a")).await.problem(), (400, "not_built_yet", ""));
+    let endpoint = Request::post("/v1/endpoints").header("idempotency-key", "a").body(Full::default());
+    assert_eq!(server.send(endpoint.expect("a request")).await.problem(), (400, "not_built_yet", ""));
     assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (400, "not_built_yet", ""));
     assert_eq!(server.send(with("posthaste-tenant", "default")).await.status, StatusCode::ACCEPTED);
 }

@@ -17,8 +17,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row, Session, Settled, Settlement,
-    Shown, Start,
+    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row, Session, Settled,
+    Settlement, Shown, Start,
 };
 use crate::{Store, StoreError};
 
@@ -162,7 +162,7 @@ impl<S: Store> Case<S> {
             compact: None,
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();
-        Accepted { message: Arc::new(message), deliveries }
+        Accepted { message: Arc::new(message), deliveries, idempotency: None }
     }
 
     /// Accepts one message with these deliveries and names them.
@@ -243,7 +243,8 @@ impl<S: Store> Case<S> {
     }
 
     pub(super) async fn put_endpoint(&self, endpoint: Endpoint) {
-        self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint).await);
+        let put = self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None).await);
+        self.same("it is put", put, Acceptance::Fresh);
     }
 
     /// Begins the next session.

@@ -46,7 +46,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
 
     let ended = case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok);
     fenced("settle", store.settle(older, vec![ended]).await.map(|_| ()));
-    fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await);
+    fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await.map(drop));
     fenced("spill", store.spill(older, vec![delivery.id]).await);
     let scope = Scope::Lane(lane_id(1));
     let cut = Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new() };
@@ -57,7 +57,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };
     fenced("remember", store.remember(older, vec![breaker]).await);
-    fenced("put_endpoint", store.put_endpoint(older, endpoint(2)).await);
+    fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None).await.map(drop));
 
     let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
     case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), Place::Ready));

@@ -1,12 +1,15 @@
-//! Messages and their deliveries become rows: one each, appended at the end of their table.
+//! Messages and their deliveries become rows: one each, appended at the end of their table. One whose
+//! key is known becomes none.
 
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
-use crate::row::Accepted;
+use super::idempotency;
+use crate::row::{Acceptance, Accepted};
 
 /// The statements of an accept.
 pub(super) struct Accept<'c> {
+    conn: &'c Connection,
     message: Statement<'c>,
     delivery: Statement<'c>,
 }
@@ -14,6 +17,7 @@ pub(super) struct Accept<'c> {
 impl<'c> Accept<'c> {
     pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
+            conn,
             message: conn.prepare(
                 "INSERT INTO message (id, tenant, at_ms, event_type, correlation_id, compact, body)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -26,8 +30,15 @@ impl<'c> Accept<'c> {
         })
     }
 
-    pub(super) fn run(&mut self, messages: &[Accepted]) -> rusqlite::Result<()> {
+    pub(super) fn run(&mut self, messages: &[Accepted], acceptances: &mut Vec<Acceptance>) -> rusqlite::Result<()> {
+        acceptances.clear();
         for accepted in messages {
+            let acceptance = idempotency::once(self.conn, accepted.idempotency.as_ref())?;
+            let fresh = acceptance == Acceptance::Fresh;
+            acceptances.push(acceptance);
+            if !fresh {
+                continue;
+            }
             let message = &accepted.message;
             let sql = &mut self.message;
             sql.raw_bind_parameter(1, key(message.id.0))?;

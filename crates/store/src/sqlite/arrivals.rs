@@ -83,10 +83,10 @@ impl Arrivals {
     }
 }
 
-/// How much room an accept takes: its bodies, and a KiB for each delivery. One that is larger than
-/// all there is takes everything, and so goes alone.
-pub(super) fn room(messages: &[Accepted]) -> u32 {
-    let kib = messages.iter().map(|accepted| bytes(accepted) / 1024 + accepted.deliveries.len()).sum::<usize>();
+/// How much room these take: their bodies, and a KiB for each delivery. More than there is takes
+/// everything, and so goes alone.
+pub(super) fn room<'a>(messages: impl Iterator<Item = &'a Accepted>) -> u32 {
+    let kib = messages.map(|accepted| bytes(accepted) / 1024 + accepted.deliveries.len()).sum::<usize>();
     u32::try_from(kib).unwrap_or(ROOM_KIB).min(ROOM_KIB)
 }
 

@@ -18,9 +18,11 @@ use super::arrivals::{self, Arrivals};
 use super::column::key;
 use super::settle::Settle;
 use super::thread::Joined;
-use super::{Shared, breaker, cut, endpoint, failed, page, pause};
+use super::{Shared, breaker, cut, endpoint, failed, idempotency, page, pause};
 use crate::StoreError;
-use crate::row::{Accepted, Arrival, Endpoint, Pause, PauseScope, Session, Settled, Settlement, Start};
+use crate::row::{
+    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Pause, PauseScope, Session, Settled, Settlement, Start,
+};
 
 /// Deliveries changed by one commit: more make the first of them wait too long for the rest.
 const GROUP_ROWS_MAX: usize = 512;
@@ -41,8 +43,9 @@ pub(super) enum Request {
     Accept {
         session: Session,
         messages: Vec<Accepted>,
+        acceptances: Vec<Acceptance>,
         room: u32,
-        reply: Reply<()>,
+        reply: Reply<Vec<Acceptance>>,
     },
     Settle {
         session: Session,
@@ -56,6 +59,11 @@ pub(super) enum Request {
         cut: Cut,
         ended: Option<u64>,
         reply: Reply<Option<u64>>,
+    },
+    PutEndpoint {
+        session: Session,
+        put: Box<PutEndpoint>,
+        reply: Reply<Acceptance>,
     },
     Change {
         session: Session,
@@ -72,7 +80,13 @@ pub(super) enum Change {
     Pause(Pause),
     Resume(PauseScope),
     Remember(Vec<SoftBreaker>),
-    PutEndpoint(Box<Endpoint>),
+}
+
+/// An endpoint to make or change, and whether that was done.
+pub(super) struct PutEndpoint {
+    pub(super) endpoint: Endpoint,
+    pub(super) once: Option<Idempotency>,
+    pub(super) acceptance: Acceptance,
 }
 
 /// The writing thread.
@@ -165,7 +179,9 @@ impl Request {
             Self::Settle { settlements, .. } => (settlements.len(), 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
-            Self::Open { .. } | Self::Cut { .. } | Self::Change { .. } | Self::Stop => (1, 0),
+            Self::Open { .. } | Self::Cut { .. } | Self::PutEndpoint { .. } | Self::Change { .. } | Self::Stop => {
+                (1, 0)
+            }
         }
     }
 
@@ -174,6 +190,7 @@ impl Request {
             Self::Accept { session, .. }
             | Self::Settle { session, .. }
             | Self::Cut { session, .. }
+            | Self::PutEndpoint { session, .. }
             | Self::Change { session, .. } => Some(*session),
             Self::Open { .. } | Self::Stop => None,
         }
@@ -191,8 +208,8 @@ impl Request {
                 Change::Pause(_) => "record a pause",
                 Change::Resume(_) => "end a pause",
                 Change::Remember(_) => "remember breakers",
-                Change::PutEndpoint(_) => "put an endpoint",
             },
+            Self::PutEndpoint { .. } => "put an endpoint",
             Self::Stop => "stop",
         }
     }
@@ -283,11 +300,14 @@ impl<'c> Group<'c> {
                 *start = Some(begun);
                 Ok(())
             }
-            Request::Accept { messages, .. } => self.accept.run(messages).map_err(failed(doing)),
+            Request::Accept { messages, acceptances, .. } => {
+                self.accept.run(messages, acceptances).map_err(failed(doing))
+            }
             Request::Settle { session, settlements, settled, .. } => {
                 self.settle.run(*session, settlements, settled).map_err(failed(doing))
             }
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
+            Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Stop => Ok(()),
         }
@@ -298,6 +318,17 @@ impl<'c> Group<'c> {
         // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
         if let Scope::Message(_) = cut.scope {
             *ended = Some(page::count_ended(self.conn, cut.scope)?);
+        }
+        Ok(())
+    }
+
+    fn put_endpoint(&mut self, put: &mut PutEndpoint) -> rusqlite::Result<()> {
+        let PutEndpoint { endpoint, once, acceptance } = put;
+        *acceptance = idempotency::once(self.conn, once.as_ref())?;
+        if *acceptance == Acceptance::Fresh {
+            let before = endpoint::put(self.conn, endpoint)?;
+            self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
+            self.changed.push((endpoint.id, endpoint.tenant));
         }
         Ok(())
     }
@@ -314,11 +345,6 @@ impl<'c> Group<'c> {
             Change::Pause(pause) => pause::put(self.conn, *pause)?,
             Change::Resume(scope) => pause::remove(self.conn, *scope)?,
             Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
-            Change::PutEndpoint(endpoint) => {
-                let before = endpoint::put(self.conn, endpoint)?;
-                self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
-                self.changed.push((endpoint.id, endpoint.tenant));
-            }
         }
         Ok(())
     }
@@ -370,18 +396,18 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
     for (place, request) in group.enumerate() {
         let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
         match request {
-            Request::Accept { messages, room, reply, .. } => {
-                match &refusal {
-                    Some(_) => arrivals.give_back(room),
-                    None => {
-                        taken += room;
-                        arrive(messages, &mut accepted);
-                    }
-                }
-                answers.push((reply, refusal.map_or(Ok(()), Err)));
+            Request::Accept { messages, acceptances, room, reply, .. } => {
+                let stays = match &refusal {
+                    Some(_) => 0,
+                    None => arrive(messages, &acceptances, &mut accepted).min(room),
+                };
+                taken += stays;
+                arrivals.give_back(room - stays);
+                answers.push((reply, refusal.map_or(Ok(acceptances), Err)));
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
+            Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.acceptance), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
@@ -396,10 +422,15 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
     then
 }
 
-fn arrive(messages: Vec<Accepted>, accepted: &mut Vec<Arrival>) {
-    for Accepted { message, deliveries } in messages {
+/// Lets what is new among these arrive; says how much room that takes.
+fn arrive(mut messages: Vec<Accepted>, acceptances: &[Acceptance], accepted: &mut Vec<Arrival>) -> u32 {
+    let mut acceptances = acceptances.iter();
+    messages.retain(|_| acceptances.next() == Some(&Acceptance::Fresh));
+    let room = arrivals::room(messages.iter());
+    for Accepted { message, deliveries, .. } in messages {
         accepted.extend(deliveries.into_iter().map(|new| Arrival { new, message: Arc::clone(&message) }));
     }
+    room
 }
 
 /// An error and everything under it, in one line.

@@ -31,7 +31,7 @@ async fn everything_is_found_again_after_a_restart() {
     let store = open(folder.path());
     let session = store.open().await.expect("a fresh store opens").session;
     let id_key = store.id_key();
-    store.put_endpoint(session, endpoint(5)).await.expect("an endpoint is put");
+    _ = store.put_endpoint(session, endpoint(5), None).await.expect("an endpoint is put");
     let (waiting, ended) = (message(session, 1), message(session, 3));
     store.accept(session, vec![waiting.clone(), ended.clone()]).await.expect("both are accepted");
     let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
@@ -263,7 +263,8 @@ fn message(session: Session, seq: u64) -> Accepted {
         compact: None,
     };
     let lane = Arc::new(endpoint(5).lane_settings());
-    Accepted { message: Arc::new(message), deliveries: vec![NewDelivery { delivery, place: Place::Ready, lane }] }
+    let new = NewDelivery { delivery, place: Place::Ready, lane };
+    Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
 }
 
 fn id(accepted: &Accepted) -> DeliveryId {

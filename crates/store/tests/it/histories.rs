@@ -1,6 +1,7 @@
 //! SQLite against the contract in its plainest form: any history of calls, with restarts in
 //! between, gives the same answers and the same pages as [`MemoryStore`].
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::memory::MemoryStore;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement,
-    Start, Store, StoreError,
+    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
+    Pause, PauseScope, Query, Session, Settlement, Start, Store, StoreError,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -32,7 +33,7 @@ const LANES: u64 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Accept(Vec<Draft>),
+    Accept(Vec<Draft>, Option<Call>),
     Settle(Vec<Outcome>),
     Spill(Vec<usize>),
     Cut {
@@ -59,11 +60,20 @@ enum Step {
         lane: u64,
         secrets: usize,
         order: Order,
+        call: Option<Call>,
     },
     /// A new session takes over; the old one tries something.
     Open,
     /// The process ends and another opens the folder.
     Restart,
+}
+
+/// One of a few keys, for one of two requests, at some hour: often the same again.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    key: u8,
+    request: u8,
+    hour: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +116,7 @@ fn at(ms: i64) -> Timestamp {
 fn step() -> impl Strategy<Value = Step> {
     let pick = 0_usize..1_000;
     prop_oneof![
-        8 => prop::collection::vec(draft(), 0..5).prop_map(Step::Accept),
+        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| Step::Accept(drafts, call)),
         8 => prop::collection::vec(outcome(), 1..6).prop_map(Step::Settle),
         2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
         2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
@@ -115,10 +125,16 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
         1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
         1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
-        1 => (0..LANES, 0_usize..3, order()).prop_map(|(lane, secrets, order)| Step::PutEndpoint { lane, secrets, order }),
+        1 => (0..LANES, 0_usize..3, order(), call())
+            .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
         1 => Just(Step::Open),
         1 => Just(Step::Restart),
     ]
+}
+
+fn call() -> impl Strategy<Value = Option<Call>> {
+    let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| Call { key, request, hour });
+    prop::option::of(call)
 }
 
 fn draft() -> impl Strategy<Value = Draft> {
@@ -230,7 +246,7 @@ impl Both {
             arrivals_due: 0,
         };
         for lane in 0..LANES {
-            both.put_endpoint(endpoint(lane, 1, Order::Fifo)).await;
+            both.put_endpoint(endpoint(lane, 1, Order::Fifo), None).await;
         }
         both
     }
@@ -241,7 +257,7 @@ impl Both {
 
     async fn take(&mut self, step: Step) {
         match step {
-            Step::Accept(drafts) => self.accept(&drafts).await,
+            Step::Accept(drafts, call) => self.accept(&drafts, call).await,
             Step::Settle(outcomes) => self.settle(&outcomes).await,
             Step::Spill(picks) => {
                 let ids: Vec<DeliveryId> = picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
@@ -264,19 +280,24 @@ impl Both {
                 let expected = self.memory.remember(self.session, breakers.clone()).await;
                 same(expected, self.sqlite().remember(self.session, breakers).await);
             }
-            Step::PutEndpoint { lane, secrets, order } => self.put_endpoint(endpoint(lane, secrets, order)).await,
+            Step::PutEndpoint { lane, secrets, order, call } => {
+                self.put_endpoint(endpoint(lane, secrets, order), call).await;
+            }
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
         }
     }
 
-    async fn accept(&mut self, drafts: &[Draft]) {
-        let accepted = self.message(drafts);
+    async fn accept(&mut self, drafts: &[Draft], call: Option<Call>) {
+        let accepted = Accepted { idempotency: call.map(idempotency), ..self.message(drafts) };
         self.messages.push(accepted.message.id);
-        self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
-        self.arrivals_due += accepted.deliveries.len();
-        let batch = vec![accepted];
-        same(self.memory.accept(self.session, batch.clone()).await, self.sqlite().accept(self.session, batch).await);
+        let expected = self.memory.accept(self.session, vec![accepted.clone()]).await.expect("memory accepts");
+        let found = self.sqlite().accept(self.session, vec![accepted.clone()]).await.expect("it accepts");
+        assert_eq!(found, expected);
+        if found == [Acceptance::Fresh] {
+            self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
+            self.arrivals_due += accepted.deliveries.len();
+        }
     }
 
     fn message(&mut self, drafts: &[Draft]) -> Accepted {
@@ -292,7 +313,7 @@ impl Both {
             compact: None,
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| new_delivery(id, n, draft)).collect();
-        Accepted { message: Arc::new(message), deliveries }
+        Accepted { message: Arc::new(message), deliveries, idempotency: None }
     }
 
     async fn settle(&mut self, outcomes: &[Outcome]) {
@@ -333,9 +354,10 @@ impl Both {
         assert_eq!(self.sqlite().cut(self.session, cut).await.expect("it cuts"), expected);
     }
 
-    async fn put_endpoint(&self, endpoint: Endpoint) {
-        let expected = self.memory.put_endpoint(self.session, endpoint.clone()).await;
-        same(expected, self.sqlite().put_endpoint(self.session, endpoint).await);
+    async fn put_endpoint(&self, endpoint: Endpoint, call: Option<Call>) {
+        let once = call.map(idempotency);
+        let expected = self.memory.put_endpoint(self.session, endpoint.clone(), once.clone()).await;
+        same(expected, self.sqlite().put_endpoint(self.session, endpoint, once).await);
     }
 
     async fn take_over(&mut self) {
@@ -440,8 +462,18 @@ impl Both {
     }
 }
 
-fn same(expected: Result<(), StoreError>, found: Result<(), StoreError>) {
+fn same<T: PartialEq + Debug>(expected: Result<T, StoreError>, found: Result<T, StoreError>) {
     assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(|error| error.to_string()));
+}
+
+fn idempotency(call: Call) -> Idempotency {
+    Idempotency {
+        tenant: TenantId::from_raw(1),
+        key: KeyHash([call.key; 16]),
+        digest: [call.request; 32],
+        answer: FirstAnswer { status: 202, body: Bytes::from(format!("{call:?}")) },
+        at: at(call.hour * 3_600_000),
+    }
 }
 
 fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {

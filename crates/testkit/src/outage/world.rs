@@ -143,7 +143,7 @@ impl World {
             self.next_message += gap;
         }
         if !accepted.is_empty() {
-            let arrivals = self.disk.lock().accept(self.session, accepted).expect("there is one session");
+            let (_, arrivals) = self.disk.lock().accept(self.session, accepted).expect("there is one session");
             self.tell(Event::Arrived(arrivals));
         }
         self.reach_receiver();
@@ -168,7 +168,7 @@ impl World {
             compact: None,
         };
         let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane) };
-        Accepted { message: Arc::new(message), deliveries: vec![new] }
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
     }
 
     fn step(&mut self, event: Event) {

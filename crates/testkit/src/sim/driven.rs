@@ -21,8 +21,8 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
 use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
-    Accepted, Arrival, Endpoint, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
-    Start, Store, StoreError,
+    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Memory, Message, Page, Pause, PauseScope, Query, Session,
+    Settled, Settlement, Shown, Start, Store, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -403,12 +403,12 @@ impl Store for Slow {
         Ok(lock(&self.0.disk).open())
     }
 
-    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<(), StoreError> {
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         self.slowly(|memory| {
-            let arrivals = memory.accept(session, messages)?;
+            let (acceptances, arrivals) = memory.accept(session, messages)?;
             lock(&self.0.arrivals).extend(arrivals);
             self.0.arrived.notify_one();
-            Ok(())
+            Ok(acceptances)
         })
         .await
     }
@@ -468,8 +468,13 @@ impl Store for Slow {
         self.slowly(|memory| memory.remember(session, &breakers)).await
     }
 
-    async fn put_endpoint(&self, session: Session, endpoint: Endpoint) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.put_endpoint(session, endpoint)).await
+    async fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<Acceptance, StoreError> {
+        self.slowly(|memory| memory.put_endpoint(session, endpoint, once)).await
     }
 
     fn endpoint(

@@ -69,5 +69,5 @@ pub(super) fn compose(
         body: Bytes::from_static(b"{}"),
         compact: None,
     };
-    (Accepted { message: Arc::new(message), deliveries }, sent)
+    (Accepted { message: Arc::new(message), deliveries, idempotency: None }, sent)
 }

@@ -272,7 +272,7 @@ impl<'a> World<'a> {
         if self.failing && self.rng.bool() {
             return; // refused: never acknowledged
         }
-        let arrivals = self.disk.lock().accept(node.session, accepted).expect("this node has the session");
+        let (_, arrivals) = self.disk.lock().accept(node.session, accepted).expect("this node has the session");
         self.note(1, sent as u64);
         if self.crashes_here() {
             return;

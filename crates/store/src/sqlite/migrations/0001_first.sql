@@ -7,8 +7,9 @@ CREATE TABLE meta (
 ) STRICT, WITHOUT ROWID;
 
 -- `starts` counts sessions: it is the writer new keys are minted under, and the epoch.
--- `id_key` hides keys in public ids: made once, kept for the life of the store.
-INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16));
+-- `id_key` hides keys in public ids, `lookup_key` what is only ever looked up: each made once, kept
+-- for the life of the store.
+INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16)), ('lookup_key', randomblob(32));
 
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,
@@ -19,6 +20,19 @@ CREATE TABLE message (
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
+
+-- Calls that created something, by their caller's key: who calls again gets the first answer. The day
+-- stands first so that old ones are dropped as a range.
+CREATE TABLE idempotency (
+  day INTEGER NOT NULL,                      -- of UTC, from 1970
+  tenant INTEGER NOT NULL,
+  key BLOB NOT NULL,                         -- a keyed hash of it
+  digest BLOB NOT NULL,                      -- of the request
+  status INTEGER NOT NULL,
+  answer BLOB NOT NULL,
+  at_ms INTEGER NOT NULL,
+  PRIMARY KEY (day, tenant, key)
+) STRICT, WITHOUT ROWID;
 
 -- Unfinished work only: the row goes when the delivery ends. Columns up to `compact` are those of
 -- `outcome`, in the same order.

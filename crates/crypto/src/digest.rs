@@ -1,0 +1,36 @@
+//! SHA-256 of several parts: the same for the same parts, whoever computes it.
+
+use aws_lc_rs::digest;
+
+/// A SHA-256.
+pub type Digest = [u8; 32];
+
+/// The digest of parts in their order. Each is counted first, so that moving a byte from one to the
+/// next gives another digest.
+pub fn of_parts(parts: &[&[u8]]) -> Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    bytes(context.finish().as_ref())
+}
+
+/// What the provider gives for SHA-256 has 32 bytes.
+pub(crate) fn bytes(found: &[u8]) -> Digest {
+    found.try_into().expect("SHA-256 has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_moves_to_the_next_part_gives_another_digest() {
+        let all = [of_parts(&[b"ab", b"c"]), of_parts(&[b"a", b"bc"]), of_parts(&[b"abc"]), of_parts(&[b"abc", b""])];
+        for (index, digest) in all.iter().enumerate() {
+            assert!(!all[..index].contains(digest), "digest {index} came before");
+        }
+        assert_eq!(of_parts(&[b"ab", b"c"]), all[0]);
+    }
+}

@@ -1,0 +1,175 @@
+//! Keys: of any number of twins one is new, and the others get its answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::id::{DeliveryId, TenantId};
+use posthaste_core::time::Timestamp;
+
+use super::fixture::{Case, Draft, NOW, after, endpoint};
+use crate::row::{Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message};
+use crate::{Store, StoreError};
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Far longer than any disk takes: a call that has no answer by then never gets one.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
+/// A call with the `n`th key whose answer is `text`.
+fn call(n: u8, at: Timestamp, text: &'static str) -> Idempotency {
+    Idempotency {
+        tenant: TenantId::from_raw(9),
+        key: KeyHash([n; 16]),
+        digest: [1; 32],
+        answer: FirstAnswer { status: 202, body: Bytes::from_static(text.as_bytes()) },
+        at,
+    }
+}
+
+fn replayed(text: &'static str) -> Acceptance {
+    Acceptance::Replayed(FirstAnswer { status: 202, body: Bytes::from_static(text.as_bytes()) })
+}
+
+impl<S: Store> Case<S> {
+    /// A message with one delivery under a key, not accepted yet.
+    fn keyed(&self, idempotency: Idempotency) -> Accepted {
+        Accepted { idempotency: Some(idempotency), ..self.message(&[Draft::to(1)]) }
+    }
+
+    async fn call(&self, idempotency: Idempotency) -> Acceptance {
+        let accepted = self.keyed(idempotency);
+        let mut acceptances = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.same("one answer for one message", acceptances.len(), 1);
+        acceptances.remove(0)
+    }
+
+    /// Whether a message and its deliveries left anything.
+    async fn is_kept(&self, accepted: &Accepted) -> bool {
+        let message = self.done("message", self.store.message(accepted.message.id).await).is_some();
+        let row = self.pending(accepted.deliveries[0].delivery.id).await.is_some();
+        self.check(message == row, "a message and its delivery are kept together");
+        message
+    }
+
+    async fn arrived(&self) -> Vec<DeliveryId> {
+        self.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect()
+    }
+}
+
+pub(super) async fn a_key_again_gives_the_first_answer_and_leaves_nothing<S: Store>(case: &Case<S>) {
+    let first = case.keyed(call(1, NOW, "first"));
+    let again = case.keyed(call(1, after(5), "again"));
+    let other = case.keyed(call(2, after(5), "other"));
+    for (accepted, expected) in [
+        (&first, Acceptance::Fresh),
+        (&again, replayed("first")),
+        (&other, Acceptance::Fresh),
+        (&again, replayed("first")),
+    ] {
+        let found = case.done("accept", case.store.accept(case.session(), vec![accepted.clone()]).await);
+        case.same("what it is", found, vec![expected]);
+    }
+    case.check(case.is_kept(&first).await && case.is_kept(&other).await, "new ones are kept");
+    case.check(!case.is_kept(&again).await, "the duplicate left something");
+    let mut arrived = Vec::new();
+    while arrived.len() < 2 {
+        arrived.extend(case.arrived().await);
+    }
+    let expected = vec![first.deliveries[0].delivery.id, other.deliveries[0].delivery.id];
+    case.same("what arrived", arrived, expected);
+}
+
+pub(super) async fn of_twins_in_one_accept_the_first_is_new<S: Store>(case: &Case<S>) {
+    let batch = vec![
+        case.keyed(call(1, NOW, "first")),
+        case.message(&[Draft::to(1)]),
+        case.keyed(call(1, NOW, "second")),
+        case.keyed(Idempotency { digest: [2; 32], ..call(1, NOW, "third") }),
+        case.message(&[Draft::to(1)]),
+    ];
+    let found = case.done("accept", case.store.accept(case.session(), batch.clone()).await);
+    let expected = [Acceptance::Fresh, Acceptance::Fresh, replayed("first"), Acceptance::KeyReused, Acceptance::Fresh];
+    case.same("what they are", found, expected.to_vec());
+    for (accepted, fresh) in batch.iter().zip([true, true, false, false, true]) {
+        case.same("what is kept", case.is_kept(accepted).await, fresh);
+    }
+}
+
+pub(super) async fn of_twins_at_once_one_is_new_and_all_get_its_answer<S: Store>(case: &Case<S>) {
+    for n in 0..50 {
+        let twins = ["a", "b", "c", "d"].map(|text| case.keyed(call(n, NOW, text)));
+        let accept = |twin: usize| case.store.accept(case.session(), vec![twins[twin].clone()]);
+        let (a, b, c, d) = tokio::join!(accept(0), accept(1), accept(2), accept(3));
+        let found = [a, b, c, d].map(|twin| case.done("accept", twin).remove(0));
+        let fresh: Vec<usize> = (0..4).filter(|twin| found[*twin] == Acceptance::Fresh).collect();
+        case.same("how many are new", fresh.len(), 1);
+        let first = replayed(["a", "b", "c", "d"][fresh[0]]);
+        case.same("the others' answer", found.iter().filter(|twin| **twin == first).count(), 3);
+        for (twin, accepted) in twins.iter().enumerate() {
+            case.same("what is kept", case.is_kept(accepted).await, twin == fresh[0]);
+        }
+    }
+}
+
+pub(super) async fn a_key_for_another_request_is_refused<S: Store>(case: &Case<S>) {
+    case.same("the first", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
+    let other = case.keyed(Idempotency { digest: [2; 32], ..call(1, after(1), "other") });
+    let found = case.done("accept", case.store.accept(case.session(), vec![other.clone()]).await);
+    case.same("another request", found, vec![Acceptance::KeyReused]);
+    case.check(!case.is_kept(&other).await, "it left something");
+    case.same("the first is still known", case.call(call(1, after(2), "again")).await, replayed("first"));
+}
+
+pub(super) async fn a_key_is_known_for_a_day_whatever_midnights_lie_between<S: Store>(case: &Case<S>) {
+    for (n, hour) in (0..).zip([0, 1, 12, 23]) {
+        let first = Timestamp::from_millis(20_000 * DAY_MS + hour * 3_600_000);
+        let later = |ms: i64| Timestamp::from_millis(first.as_millis() + ms);
+        case.same("the first", case.call(call(n, first, "first")).await, Acceptance::Fresh);
+        case.same("just before", case.call(call(n, later(DAY_MS - 1), "b")).await, replayed("first"));
+        case.same("by a clock set back", case.call(call(n, later(-3_600_000), "c")).await, replayed("first"));
+        case.same("a day later", case.call(call(n, later(DAY_MS), "second")).await, Acceptance::Fresh);
+        case.same("the later one stands", case.call(call(n, later(DAY_MS + 1), "d")).await, replayed("second"));
+    }
+}
+
+pub(super) async fn a_key_is_a_tenant_s_own<S: Store>(case: &Case<S>) {
+    case.same("one", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
+    let stranger = Idempotency { tenant: TenantId::from_raw(10), digest: [2; 32], ..call(1, NOW, "theirs") };
+    case.same("another's", case.call(stranger).await, Acceptance::Fresh);
+    case.same("one again", case.call(call(1, NOW, "again")).await, replayed("first"));
+}
+
+pub(super) async fn a_key_outlives_its_session_and_a_refused_call_uses_none<S: Store>(case: &Case<S>) {
+    case.same("the first", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
+    let newer = case.reopen().await.session;
+    let fenced = case.store.accept(case.session(), vec![case.keyed(call(2, NOW, "fenced"))]).await;
+    case.check(matches!(fenced, Err(StoreError::Fenced { .. })), "the older session is refused");
+    for (n, expected) in [(1, replayed("first")), (2, Acceptance::Fresh)] {
+        let accepted = case.keyed(call(n, NOW, "newer"));
+        let found = case.done("accept", case.store.accept(newer, vec![accepted]).await);
+        case.same("in the newer session", found, vec![expected]);
+    }
+}
+
+pub(super) async fn large_duplicates_never_fill_the_way_to_the_loop<S: Store>(case: &Case<S>) {
+    let body = Bytes::from(vec![b'x'; 1 << 20]);
+    for n in 0..70 {
+        let accepted = case.keyed(call(1, NOW, "first"));
+        let message = Message { body: body.clone(), ..(*accepted.message).clone() };
+        let accepted = Accepted { message: message.into(), ..accepted };
+        let answer = tokio::time::timeout(ANSWERED_WITHIN, case.store.accept(case.session(), vec![accepted])).await;
+        case.done("accept", answer.unwrap_or_else(|_| case.fail(&format!("duplicate {n} is never answered"))));
+    }
+}
+
+pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Case<S>) {
+    let put = async |n, once| {
+        let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once)).await;
+        (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
+    };
+    case.same("the first", put(1, call(1, NOW, "first")).await, (Acceptance::Fresh, true));
+    case.same("again", put(2, call(1, NOW, "again")).await, (replayed("first"), false));
+    let other = Idempotency { digest: [2; 32], ..call(1, NOW, "other") };
+    case.same("another", put(3, other).await, (Acceptance::KeyReused, false));
+    case.same("a message under that key", case.call(call(1, NOW, "message")).await, replayed("first"));
+}

@@ -1,0 +1,108 @@
+//! Keys of calls that create something, and what the first of each was answered.
+//!
+//! The writer looks and writes in one transaction: of twins in one group the first is fresh, and the
+//! others see its row. A day is a range of the key, so that forgetting one touches no other.
+
+use bytes::Bytes;
+use posthaste_core::id::TenantId;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, Row};
+
+use super::column::key;
+use crate::row::idempotency::{Acceptance, Day, FirstAnswer, Idempotency, KeyHash};
+
+const KNOWN: &str = "SELECT digest, status, answer, at_ms FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3";
+const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
+                        (SELECT day, tenant, key FROM idempotency WHERE day < ?1 ORDER BY day, tenant, key LIMIT ?2)";
+
+/// Whether a call is new. One that is, is known from here on.
+pub(super) fn once(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<Acceptance> {
+    let Some(call) = call else { return Ok(Acceptance::Fresh) };
+    let day = Day::of(call.at);
+    for near in day.near() {
+        let before = find(conn, near, call.tenant, call.key)?;
+        if let Some(acceptance) = before.and_then(|known| call.after(&known)) {
+            return Ok(acceptance);
+        }
+    }
+    conn.prepare_cached(
+        "INSERT INTO idempotency (day, tenant, key, digest, status, answer, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?
+    .execute((
+        day.0,
+        key(call.tenant.0),
+        call.key.0,
+        call.digest,
+        call.answer.status,
+        &*call.answer.body,
+        call.at.as_millis(),
+    ))?;
+    Ok(Acceptance::Fresh)
+}
+
+/// Forgets at most `limit` keys of days before this one; says how many.
+#[cfg_attr(not(test), expect(dead_code, reason = "retention will call it"))]
+pub(super) fn forget_before(conn: &Connection, day: Day, limit: u32) -> rusqlite::Result<usize> {
+    conn.prepare_cached(FORGET)?.execute((day.0, limit))
+}
+
+fn find(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<Option<Idempotency>> {
+    let mut sql = conn.prepare_cached(KNOWN)?;
+    let mut rows = sql.query((day.0, key(tenant.0), hash.0))?;
+    rows.next()?.map(|row| stored(row, tenant, hash)).transpose()
+}
+
+fn stored(row: &Row<'_>, tenant: TenantId, key: KeyHash) -> rusqlite::Result<Idempotency> {
+    Ok(Idempotency {
+        tenant,
+        key,
+        digest: row.get(0)?,
+        answer: FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) },
+        at: Timestamp::from_millis(row.get(3)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    fn database() -> Connection {
+        let conn = Connection::open_in_memory().expect("memory is there");
+        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+        conn
+    }
+
+    fn call(day: i64, n: u8) -> Idempotency {
+        Idempotency {
+            tenant: TenantId::from_raw(1),
+            key: KeyHash([n; 16]),
+            digest: [0; 32],
+            answer: FirstAnswer { status: 202, body: Bytes::new() },
+            at: Timestamp::from_millis(day * DAY_MS),
+        }
+    }
+
+    #[test]
+    fn whole_days_are_forgotten_a_few_keys_at_a_time() {
+        let conn = database();
+        for day in 10..13 {
+            for n in 0..3 {
+                assert_eq!(once(&conn, Some(&call(day, n))), Ok(Acceptance::Fresh));
+            }
+        }
+        let forget = |limit| forget_before(&conn, Day(12), limit).expect("the table is there");
+        assert_eq!([forget(4), forget(4), forget(4)], [4, 2, 0]);
+        let left: i64 = conn.query_row("SELECT count(*) FROM idempotency", [], |row| row.get(0)).expect("a count");
+        assert_eq!(left, 3, "the day itself stays");
+    }
+
+    #[test]
+    fn forgetting_walks_the_key_from_its_beginning() {
+        let conn = database();
+        let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {FORGET}")).expect("the query is valid");
+        let steps: Vec<String> = sql.query_map((0, 0), |row| row.get(3)).and_then(Iterator::collect).expect("a plan");
+        assert!(steps.iter().all(|step| !step.starts_with("SCAN idempotency")), "{steps:?}");
+    }
+}

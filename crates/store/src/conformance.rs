@@ -6,6 +6,7 @@
 mod accept;
 mod breaker;
 mod cut;
+mod dead_letter;
 mod endpoint;
 mod fixture;
 mod idempotency;
@@ -86,6 +87,13 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_forgotten_cut_ends_nothing_any_more
             a_gone_endpoint_is_marked_by_its_cut
             cuts_are_known_at_the_start;
+        dead_letter:
+            a_dead_end_files_a_letter_and_no_other_end_does
+            dead_letters_are_found_by_every_filter
+            a_list_goes_on_where_its_page_ended_in_both_orders
+            a_small_purge_is_done_at_once_and_spares_what_dies_later
+            a_large_purge_hides_at_once_and_is_swept_in_steps
+            counting_stops_and_says_so;
         pause:
             pauses_are_known_at_the_start
             a_pause_replaces_the_one_before

@@ -24,6 +24,14 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
+    /// As much is under way as may be at once.
+    #[error("{limit} {what} are under way already; ask again when one of them is done")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many may be.
+        limit: usize,
+    },
     /// The data folder cannot be used.
     #[error("cannot use the data folder {folder}: {reason}")]
     Folder {

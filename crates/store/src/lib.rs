@@ -26,8 +26,9 @@ use posthaste_core::time::Timestamp;
 pub use error::StoreError;
 pub use memory::{Memory, MemoryStore};
 pub use row::{
-    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message,
-    NewDelivery, Page, Pause, PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Attempt, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
+    Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Page, Pause,
+    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Swept,
 };
 
 /// As many deliveries as one message has at most; their ids are the next after its own.
@@ -132,4 +133,29 @@ pub trait Store: Send + Sync + 'static {
         message: MessageId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
+
+    /// Dead letters that match, by the time of their end. A page may be short and still have a
+    /// next: one request looks at a bounded number of rows.
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send;
+
+    /// How many dead letters match, as far as it is worth counting.
+    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send;
+
+    /// Takes back every dead letter that matches and is filed by now: from the answer on it is not
+    /// listed and not replayed. What became of its delivery stays in the history. Its rows go at once
+    /// where they are few, otherwise by [`Store::sweep_dead_letters`].
+    fn purge_dead_letters(
+        &self,
+        session: Session,
+        filter: DeadLetterFilter,
+    ) -> impl Future<Output = Result<Count, StoreError>> + Send;
+
+    /// Removes a bounded number of rows that purges cover.
+    fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send;
 }

@@ -3,6 +3,7 @@
 //! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
 //! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
 
+mod dead_letter;
 mod idempotency;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,10 +23,12 @@ use posthaste_core::time::Timestamp;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Idempotency, Message, Page, Pause, PauseScope,
-    Query, Row, Session, Settled, Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Attempt, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint,
+    EndpointStatus, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Row, Session, Settled, Settlement,
+    Shown, Start, Swept,
 };
 use crate::{DELIVERIES_MAX, Store, StoreError};
+use dead_letter::DeadLetters;
 
 /// Everything a store keeps, in maps.
 #[derive(Debug, Default)]
@@ -43,6 +46,7 @@ pub struct Memory {
     endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
     keys: idempotency::Keys,
+    dead: DeadLetters,
 }
 
 impl Memory {
@@ -129,6 +133,7 @@ impl Memory {
             self.pauses.insert(scope, Pause { scope, until: None });
         }
         if record.delivery.state.is_terminal() {
+            self.file(&record.delivery);
             self.ended.insert(id, record.delivery);
         } else {
             self.put(Row { delivery: record.delivery, place: record.place });
@@ -464,5 +469,31 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
         ready(Ok(self.lock().deliveries(message, now)))
+    }
+
+    fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send {
+        ready(Ok(self.lock().dead_letters(&filter, order, after, limit)))
+    }
+
+    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send {
+        ready(Ok(self.lock().count_dead_letters(&filter)))
+    }
+
+    fn purge_dead_letters(
+        &self,
+        session: Session,
+        filter: DeadLetterFilter,
+    ) -> impl Future<Output = Result<Count, StoreError>> + Send {
+        ready(self.lock().purge_dead_letters(session, &filter))
+    }
+
+    fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send {
+        ready(self.lock().sweep_dead_letters(session))
     }
 }

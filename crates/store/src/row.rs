@@ -1,5 +1,6 @@
 //! What is kept, as plain records.
 
+mod dead_letter;
 pub mod idempotency;
 
 use std::sync::Arc;
@@ -15,6 +16,11 @@ use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, SoftBrea
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
+pub use dead_letter::{
+    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterPage, ListOrder, PURGES_MAX, Swept,
+};
+pub(crate) use dead_letter::{Purge, Walk};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.

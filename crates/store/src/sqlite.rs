@@ -12,6 +12,7 @@ mod arrivals;
 mod breaker;
 mod column;
 mod cut;
+mod dead_letter;
 mod endpoint;
 mod folder;
 mod idempotency;
@@ -22,6 +23,7 @@ mod schema;
 mod settle;
 mod show;
 mod thread;
+mod work;
 mod writer;
 
 use std::path::Path;
@@ -31,16 +33,19 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
+use rusqlite::Connection;
 
 use crate::row::{
-    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Message, Page, Pause, PauseScope, Query, Session, Settled,
-    Settlement, Shown, Start,
+    Acceptance, Accepted, Arrival, Count, DEAD_LETTERS_SWEPT_MAX, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
+    Endpoint, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
+    Start, Swept,
 };
 use crate::{Store, StoreError};
 use arrivals::Arrivals;
 use endpoint::Kept;
 use folder::Folder;
 use reader::{READERS, Readers};
+use work::Asked;
 use writer::{Change, PutEndpoint, Request, Writer};
 
 /// A store in a data folder.
@@ -117,6 +122,16 @@ impl Sqlite {
 
     async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
         self.writer.ask(|reply| Request::Change { session, change, reply }).await
+    }
+
+    /// Has the writer run something that changes about this many rows.
+    async fn work<T: Send + 'static>(
+        &self,
+        session: Session,
+        rows: usize,
+        run: impl FnMut(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.ask(|reply| Request::Work { session, rows, work: Box::new(Asked::new(run, reply)) }).await
     }
 }
 
@@ -239,5 +254,27 @@ impl Store for Sqlite {
 
     async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
         self.readers.read(move |conn| show::of_message(conn, message, now)).await
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<DeadLetterPage, StoreError> {
+        self.readers.read(move |conn| dead_letter::list(conn, &filter, order, after, limit)).await
+    }
+
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.readers.read(move |conn| dead_letter::count(conn, &filter)).await
+    }
+
+    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.work(session, DEAD_LETTERS_SWEPT_MAX, move |conn| dead_letter::purge(conn, &filter)).await
+    }
+
+    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
+        self.work(session, DEAD_LETTERS_SWEPT_MAX, dead_letter::sweep).await
     }
 }

@@ -177,22 +177,23 @@ pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<Row>, Stor
     Ok(rows(conn, ONE, [key(id.0)])?.pop())
 }
 
+/// How SQLite would run it, in its own words.
+#[cfg(test)]
+pub(super) fn plan(sql: &str) -> String {
+    let conn = Connection::open_in_memory().expect("memory is there");
+    conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+    let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
+    let mut rows = explain.raw_query();
+    let mut steps: Vec<String> = Vec::new();
+    while let Some(row) = rows.next().expect("unbound parameters are null") {
+        steps.push(row.get(3).expect("a step is text"));
+    }
+    steps.join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// How SQLite would run it, in its own words.
-    fn plan(sql: &str) -> String {
-        let conn = Connection::open_in_memory().expect("memory is there");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
-        let mut rows = explain.raw_query();
-        let mut steps: Vec<String> = Vec::new();
-        while let Some(row) = rows.next().expect("unbound parameters are null") {
-            steps.push(row.get(3).expect("a step is text"));
-        }
-        steps.join("; ")
-    }
 
     #[test]
     fn every_query_but_the_two_that_say_so_walks_an_index_in_its_own_order() {

@@ -16,7 +16,7 @@ use crate::StoreError;
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sql")];
 
 /// More statements than there are in this crate: none is ever prepared twice.
-const STATEMENTS_KEPT: usize = 64;
+const STATEMENTS_KEPT: usize = 192;
 
 /// How long a commit waits for somebody who opened the file with another program.
 const BUSY_WAIT: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use posthaste_core::queue::Record;
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
+use super::dead_letter::Files;
 use super::pause;
 use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
 
@@ -16,6 +17,7 @@ pub(super) struct Settle<'c> {
     outcome: Statement<'c>,
     wait: Statement<'c>,
     attempt: Statement<'c>,
+    files: Files<'c>,
 }
 
 impl<'c> Settle<'c> {
@@ -45,6 +47,7 @@ impl<'c> Settle<'c> {
                    AND NOT EXISTS (SELECT 1 FROM outcome WHERE id = ?1 AND number = ?3 AND at_ms = ?4
                                    AND took_us = ?5 AND attempt_cause = ?6 AND status IS ?7)",
             )?,
+            files: Files::prepare(conn)?,
         })
     }
 
@@ -88,6 +91,7 @@ impl<'c> Settle<'c> {
         bind_delivery(&mut self.outcome, &record.delivery)?;
         bind_attempt(&mut self.outcome, DELIVERY_COLUMNS + 1, attempt)?;
         self.outcome.raw_execute()?;
+        self.files.file(&record.delivery)?;
         Ok(true)
     }
 

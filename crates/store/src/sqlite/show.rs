@@ -42,7 +42,11 @@ pub(super) fn of_message(conn: &Connection, message: MessageId, now: Timestamp) 
 pub(super) fn message(conn: &Connection, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
     let doing = failed("read a message");
     let mut sql = conn
-        .prepare_cached("SELECT tenant, at_ms, event_type, correlation_id, compact, body FROM message WHERE id = ?1")
+        .prepare_cached(
+            "SELECT tenant, at_ms, event_type, correlation_id, compact, body FROM message WHERE id = ?1
+             UNION ALL
+             SELECT tenant, at_ms, event_type, correlation_id, compact, body FROM kept WHERE id = ?1",
+        )
         .map_err(&doing)?;
     let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
     let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };

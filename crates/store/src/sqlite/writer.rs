@@ -18,6 +18,7 @@ use super::arrivals::{self, Arrivals};
 use super::column::key;
 use super::settle::Settle;
 use super::thread::Joined;
+use super::work::Work;
 use super::{Shared, breaker, cut, endpoint, failed, idempotency, page, pause};
 use crate::StoreError;
 use crate::row::{
@@ -69,6 +70,12 @@ pub(super) enum Request {
         session: Session,
         change: Change,
         reply: Reply<()>,
+    },
+    /// Anything rarer, with an answer of its own kind.
+    Work {
+        session: Session,
+        rows: usize,
+        work: Box<dyn Work>,
     },
     Stop,
 }
@@ -177,6 +184,7 @@ impl Request {
                 messages.iter().map(arrivals::bytes).sum(),
             ),
             Self::Settle { settlements, .. } => (settlements.len(), 0),
+            Self::Work { rows, .. } => (*rows, 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
             Self::Open { .. } | Self::Cut { .. } | Self::PutEndpoint { .. } | Self::Change { .. } | Self::Stop => {
@@ -191,7 +199,8 @@ impl Request {
             | Self::Settle { session, .. }
             | Self::Cut { session, .. }
             | Self::PutEndpoint { session, .. }
-            | Self::Change { session, .. } => Some(*session),
+            | Self::Change { session, .. }
+            | Self::Work { session, .. } => Some(*session),
             Self::Open { .. } | Self::Stop => None,
         }
     }
@@ -210,6 +219,7 @@ impl Request {
                 Change::Remember(_) => "remember breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",
+            Self::Work { .. } => "do the store's own work",
             Self::Stop => "stop",
         }
     }
@@ -254,7 +264,8 @@ impl<'c> Group<'c> {
         for (place, request) in group.iter_mut().enumerate() {
             match self.apply(request) {
                 Ok(()) => {}
-                Err(error @ StoreError::Fenced { .. }) => refused.push((place, error)),
+                // Both are said before anything is written.
+                Err(error @ (StoreError::Fenced { .. } | StoreError::TooMany { .. })) => refused.push((place, error)),
                 Err(error) if is_callers(&error) => {
                     self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
                     self.session = session;
@@ -309,6 +320,7 @@ impl<'c> Group<'c> {
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            Request::Work { work, .. } => work.run(self.conn),
             Request::Stop => Ok(()),
         }
     }
@@ -374,7 +386,7 @@ fn is_callers(error: &StoreError) -> bool {
             source.sqlite_error_code(),
             Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
         ),
-        StoreError::Fenced { .. } | StoreError::Damaged { .. } => true,
+        StoreError::Fenced { .. } | StoreError::TooMany { .. } | StoreError::Damaged { .. } => true,
         _ => false,
     }
 }
@@ -409,6 +421,7 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
             Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.acceptance), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            Request::Work { work, .. } => work.answer(refusal),
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }

@@ -21,8 +21,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::memory::MemoryStore;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
-    Pause, PauseScope, Query, Session, Settlement, Start, Store, StoreError,
+    Acceptance, Accepted, Attempt, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash,
+    ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement, Start, Store, StoreError,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -61,6 +61,10 @@ enum Step {
         secrets: usize,
         order: Order,
         call: Option<Call>,
+    },
+    /// Takes dead letters back.
+    Purge {
+        filter: usize,
     },
     /// A new session takes over; the old one tries something.
     Open,
@@ -127,6 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
         1 => (0..LANES, 0_usize..3, order(), call())
             .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
+        1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
         1 => Just(Step::Open),
         1 => Just(Step::Restart),
     ]
@@ -283,6 +288,7 @@ impl Both {
             Step::PutEndpoint { lane, secrets, order, call } => {
                 self.put_endpoint(endpoint(lane, secrets, order), call).await;
             }
+            Step::Purge { filter } => self.purge(dead_letters(filter)).await,
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
         }
@@ -360,6 +366,30 @@ impl Both {
         same(expected, self.sqlite().put_endpoint(self.session, endpoint, once).await);
     }
 
+    async fn purge(&self, filter: DeadLetterFilter) {
+        let expected = self.memory.purge_dead_letters(self.session, filter.clone()).await.expect("memory purges");
+        assert_eq!(self.sqlite().purge_dead_letters(self.session, filter).await.expect("it purges"), expected);
+        let expected = self.memory.sweep_dead_letters(self.session).await.expect("memory sweeps");
+        assert_eq!(self.sqlite().sweep_dead_letters(self.session).await.expect("it sweeps"), expected);
+    }
+
+    async fn compare_dead_letters(&self) {
+        for filter in (0..FILTERS).map(dead_letters) {
+            for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+                let mut after = None;
+                loop {
+                    let expected = self.memory.dead_letters(filter.clone(), order, after, 2).await;
+                    let found = self.sqlite().dead_letters(filter.clone(), order, after, 2).await.expect("it lists");
+                    assert_eq!(found, expected.expect("memory lists"), "{filter:?} {order:?} after {after:?}");
+                    after = found.next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
     async fn take_over(&mut self) {
         let old = self.session;
         self.begin().await;
@@ -402,6 +432,7 @@ impl Both {
             let expected = self.memory.message(*message).await.expect("memory reads");
             assert_eq!(self.sqlite().message(*message).await.expect("it reads"), expected);
         }
+        self.compare_dead_letters().await;
         let middle = self.pick(self.deliveries.len() / 2).map(|row| row.id);
         for after in [None, middle] {
             for before in [0, 1] {
@@ -523,6 +554,23 @@ fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement
         },
         epoch: session.epoch - outcome.epoch_off,
         attempt: tried.then_some(Attempt { number: attempts, at: due, took, cause, status: Some(200 + attempts) }),
+    }
+}
+
+/// How many filters [`dead_letters`] knows.
+const FILTERS: usize = 8;
+
+fn dead_letters(filter: usize) -> DeadLetterFilter {
+    let all = DeadLetterFilter::of(TenantId::from_raw(1));
+    match filter {
+        0 => all,
+        1 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..all },
+        2 => DeadLetterFilter { cause: Some(Cause::Unavailable), ..all },
+        3 => DeadLetterFilter { event_type: Some("a.b".to_owned()), ..all },
+        4 => DeadLetterFilter { tier: Some(Tier::Promotional), ..all },
+        5 => DeadLetterFilter { since: Some(at(7)), until: Some(at(13)), ..all },
+        6 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(0)), until: Some(at(9)), ..all },
+        _ => DeadLetterFilter::of(TenantId::from_raw(2)),
     }
 }
 

@@ -21,8 +21,9 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
 use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Memory, Message, Page, Pause, PauseScope, Query, Session,
-    Settled, Settlement, Shown, Start, Store, StoreError,
+    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, Idempotency,
+    ListOrder, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Store,
+    StoreError, Swept,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -497,5 +498,27 @@ impl Store for Slow {
 
     async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
         Ok(lock(&self.0.disk).deliveries(message, now))
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<DeadLetterPage, StoreError> {
+        Ok(lock(&self.0.disk).dead_letters(&filter, order, after, limit))
+    }
+
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        Ok(lock(&self.0.disk).count_dead_letters(&filter))
+    }
+
+    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.slowly(|memory| memory.purge_dead_letters(session, &filter)).await
+    }
+
+    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
+        self.slowly(|memory| memory.sweep_dead_letters(session)).await
     }
 }

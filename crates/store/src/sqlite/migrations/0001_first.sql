@@ -34,6 +34,17 @@ CREATE TABLE idempotency (
   PRIMARY KEY (day, tenant, key)
 ) STRICT, WITHOUT ROWID;
 
+-- Messages past their time that an unfinished delivery or a dead letter still needs.
+CREATE TABLE kept (
+  id INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  event_type TEXT,
+  correlation_id TEXT NOT NULL,
+  compact BLOB,
+  body BLOB NOT NULL
+) STRICT;
+
 -- Unfinished work only: the row goes when the delivery ends. Columns up to `compact` are those of
 -- `outcome`, in the same order.
 CREATE TABLE delivery (
@@ -104,6 +115,45 @@ CREATE TABLE attempt (
   status INTEGER,
   PRIMARY KEY (delivery, late, place)
 ) STRICT, WITHOUT ROWID;
+
+-- What was given up, numbered in the order of filing: a number is never used again, so that a purge
+-- can say what was there when it was asked for.
+CREATE TABLE dead_letter (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  delivery INTEGER NOT NULL,
+  message INTEGER NOT NULL,
+  tenant INTEGER NOT NULL,
+  endpoint INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
+  cause INTEGER NOT NULL,
+  event_type TEXT,
+  attempts INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  replayed_as INTEGER                        -- its next life
+) STRICT;
+
+-- Each filter has its index, in the order of a list: by time, then by number.
+CREATE UNIQUE INDEX dead_letter_delivery ON dead_letter (delivery);
+CREATE INDEX dead_letter_tenant ON dead_letter (tenant, at_ms);
+CREATE INDEX dead_letter_endpoint ON dead_letter (endpoint, at_ms);
+CREATE INDEX dead_letter_cause ON dead_letter (tenant, cause, at_ms);
+CREATE INDEX dead_letter_event_type ON dead_letter (tenant, event_type, at_ms) WHERE event_type IS NOT NULL;
+CREATE INDEX dead_letter_tier ON dead_letter (tenant, tier, at_ms);
+
+-- Purges under way: what matches, up to that number, is neither listed nor replayed.
+CREATE TABLE dead_cut (
+  id INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,
+  endpoint INTEGER,
+  cause INTEGER,
+  event_type TEXT,
+  tier INTEGER,
+  since_ms INTEGER,
+  until_ms INTEGER,
+  upto INTEGER NOT NULL,
+  swept_ms INTEGER,                          -- swept up to this place, oldest first
+  swept_number INTEGER
+) STRICT;
 
 CREATE TABLE cut (
   kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- message, lane

@@ -1,0 +1,199 @@
+//! Dead letters: filed with the end, listed by every filter, purged at once however many.
+
+use std::sync::Arc;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::fixture::{Case, Draft, MANY, after};
+use crate::Store;
+use crate::row::{
+    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder, Message, Session,
+    Settled, Swept,
+};
+
+const TENANT: TenantId = TenantId::from_raw(9);
+
+fn everything() -> DeadLetterFilter {
+    DeadLetterFilter::of(TENANT)
+}
+
+impl<S: Store> Case<S> {
+    /// Accepts one and ends it as dead some milliseconds later.
+    async fn dead(&self, draft: Draft, cause: Cause, ms: i64) -> Delivery {
+        let delivery = self.accept_one(draft).await;
+        self.settle_done(self.attempted(&delivery, State::Dead { at: after(ms), cause }, cause)).await;
+        delivery
+    }
+
+    /// Accepts as many at once and ends all of them as dead, `ms` by each one's place.
+    async fn many_dead(&self, count: usize, ms: impl Fn(usize) -> i64) {
+        for from in (0..count).step_by(500) {
+            let drafts = vec![Draft::to(1); (count - from).min(500)];
+            let accepted = self.message(&drafts);
+            let deliveries: Vec<Delivery> = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
+            self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+            let ends = deliveries.iter().zip(from..).map(|(delivery, place)| {
+                let state = State::Dead { at: after(ms(place)), cause: Cause::NotFound };
+                self.attempted(delivery, state, Cause::NotFound)
+            });
+            let settled = self.done("settle", self.store.settle(self.session(), ends.collect()).await);
+            self.check(settled.iter().all(|settled| *settled == Settled::Done), "every one ends");
+        }
+    }
+
+    async fn listed(&self, filter: &DeadLetterFilter, order: ListOrder, limit: u32) -> Vec<DeadLetter> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.store.dead_letters(filter.clone(), order, after, limit).await;
+            let page = self.done("list dead letters", page);
+            self.check(page.letters.len() <= limit as usize, "a page has its limit");
+            all.extend(page.letters);
+            after = page.next;
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+
+    async fn deliveries_of(&self, filter: &DeadLetterFilter) -> Vec<u64> {
+        let letters = self.listed(filter, ListOrder::OldestFirst, MANY).await;
+        letters.iter().map(|letter| letter.delivery.0.seq()).collect()
+    }
+
+    async fn purge(&self, filter: &DeadLetterFilter) -> Count {
+        self.done("purge", self.store.purge_dead_letters(self.session(), filter.clone()).await)
+    }
+
+    async fn sweep_all(&self, session: Session) -> u64 {
+        let mut removed = 0;
+        loop {
+            let swept = self.done("sweep", self.store.sweep_dead_letters(session).await);
+            self.check(swept.removed <= DEAD_LETTERS_SWEPT_MAX as u64, "a step is small");
+            removed += swept.removed;
+            if !swept.more {
+                return removed;
+            }
+        }
+    }
+}
+
+pub(super) async fn a_dead_end_files_a_letter_and_no_other_end_does<S: Store>(case: &Case<S>) {
+    let accepted = case.message(&[Draft::to(3)]);
+    let message = Arc::new(Message { event_type: Some("a.b".to_owned()), ..accepted.message.as_ref().clone() });
+    let delivery = accepted.deliveries[0].delivery.clone();
+    let accepted = crate::Accepted { message, ..accepted };
+    case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
+    let end = case.attempted(&delivery, State::Dead { at: after(5), cause: Cause::Forbidden }, Cause::Forbidden);
+    case.settle_done(end.clone()).await;
+    case.same("once more", case.settle(end).await, Settled::Stale);
+    for state in [
+        State::Delivered { at: after(6) },
+        State::Expired { at: after(6) },
+        State::Cancelled { at: after(6), cause: Cause::Cancelled },
+    ] {
+        let other = case.accept_one(Draft::to(3)).await;
+        case.settle_done(case.attempted(&other, state, Cause::Ok)).await;
+    }
+    let expected = DeadLetter {
+        number: 1,
+        delivery: delivery.id,
+        message: delivery.message,
+        tenant: TENANT,
+        endpoint: EndpointId::from_raw(3),
+        tier: Tier::Promotional,
+        cause: Cause::Forbidden,
+        event_type: Some("a.b".to_owned()),
+        attempts: 1,
+        at: after(5),
+        replayed_as: None,
+    };
+    case.same("one letter", case.listed(&everything(), ListOrder::NewestFirst, MANY).await, vec![expected]);
+    let typed = DeadLetterFilter { event_type: Some("a.b".to_owned()), ..everything() };
+    case.same("by its event type", case.deliveries_of(&typed).await, vec![delivery.id.0.seq()]);
+}
+
+pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case<S>) {
+    let urgent = Draft { tier: Tier::Transactional, ..Draft::to(2) };
+    let one = case.dead(Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
+    let two = case.dead(urgent, Cause::NotFound, 10).await.id.0.seq();
+    let three = case.dead(Draft::to(2), Cause::Gone, 20).await.id.0.seq();
+    let to = |n| DeadLetterFilter { endpoint: Some(EndpointId::from_raw(n)), ..everything() };
+    for (what, filter, expected) in [
+        ("all, by time", everything(), vec![two, three, one]),
+        ("another tenant's", DeadLetterFilter::of(TenantId::from_raw(8)), vec![]),
+        ("by endpoint", to(2), vec![two, three]),
+        ("another's endpoint", DeadLetterFilter { tenant: TenantId::from_raw(8), ..to(2) }, vec![]),
+        ("by cause", DeadLetterFilter { cause: Some(Cause::NotFound), ..everything() }, vec![two, one]),
+        ("by tier", DeadLetterFilter { tier: Some(Tier::Promotional), ..everything() }, vec![three, one]),
+        ("by event type", DeadLetterFilter { event_type: Some("x".to_owned()), ..everything() }, vec![]),
+        ("since", DeadLetterFilter { since: Some(after(20)), ..everything() }, vec![three, one]),
+        ("until", DeadLetterFilter { until: Some(after(20)), ..everything() }, vec![two]),
+        ("several", DeadLetterFilter { cause: Some(Cause::Gone), ..to(2) }, vec![three]),
+    ] {
+        case.same(what, case.deliveries_of(&filter).await, expected.clone());
+        let count = case.done("count", case.store.count_dead_letters(filter).await);
+        case.same(what, count, Count::Exactly(expected.len() as u64));
+    }
+}
+
+pub(super) async fn a_list_goes_on_where_its_page_ended_in_both_orders<S: Store>(case: &Case<S>) {
+    // Many end in the same millisecond, as by a cut.
+    case.many_dead(7, |place| i64::try_from(place / 3).unwrap_or(0)).await;
+    let oldest = case.listed(&everything(), ListOrder::OldestFirst, MANY).await;
+    case.check(oldest.is_sorted_by_key(DeadLetter::cursor), "by time, then number");
+    for limit in 1..4 {
+        case.same("oldest", case.listed(&everything(), ListOrder::OldestFirst, limit).await, oldest.clone());
+        let mut newest = case.listed(&everything(), ListOrder::NewestFirst, limit).await;
+        newest.reverse();
+        case.same("newest", newest, oldest.clone());
+    }
+}
+
+pub(super) async fn a_small_purge_is_done_at_once_and_spares_what_dies_later<S: Store>(case: &Case<S>) {
+    let early = case.accept_one(Draft::to(1)).await;
+    case.dead(Draft::to(1), Cause::NotFound, 1).await;
+    let other = case.dead(Draft::to(2), Cause::NotFound, 2).await;
+    let to = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..everything() };
+    case.same("one", case.purge(&to).await, Count::Exactly(1));
+    case.same("again", case.purge(&to).await, Count::Exactly(0));
+    case.same("nothing is left to sweep", case.sweep_all(case.session()).await, 0);
+    let dead = State::Dead { at: after(0), cause: Cause::NotFound };
+    case.settle_done(case.attempted(&early, dead, Cause::NotFound)).await;
+    case.same("what died later", case.deliveries_of(&to).await, vec![early.id.0.seq()]);
+    case.same("others", case.deliveries_of(&everything()).await, vec![early.id.0.seq(), other.id.0.seq()]);
+    case.check(case.shown(other.id, after(9)).await.attempts.len() == 1, "the history stays");
+}
+
+pub(super) async fn a_large_purge_hides_at_once_and_is_swept_in_steps<S: Store>(case: &Case<S>) {
+    let count = DEAD_LETTERS_LOOKED_MAX + DEAD_LETTERS_SWEPT_MAX;
+    case.many_dead(count, |place| i64::from(place % 2 == 0)).await;
+    let early = DeadLetterFilter { until: Some(after(1)), ..everything() };
+    let half = count as u64 / 2;
+    case.same("half of them", case.purge(&early).await, Count::Exactly(half));
+    case.same("hidden", case.deliveries_of(&early).await, vec![]);
+    case.same("the rest", case.deliveries_of(&everything()).await.len() as u64, half);
+    case.same("nothing twice", case.purge(&early).await, Count::Exactly(0));
+    let later = case.dead(Draft::to(1), Cause::NotFound, 0).await.id.0.seq();
+    case.same("what dies later is listed", case.deliveries_of(&early).await, vec![later]);
+    let start = case.reopen().await;
+    let swept = case.done("sweep", case.store.sweep_dead_letters(start.session).await);
+    case.same("a restart sweeps on", swept, Swept { removed: DEAD_LETTERS_SWEPT_MAX as u64, more: true });
+    case.same("each once", swept.removed + case.sweep_all(start.session).await, half);
+    case.same("the later one stays", case.deliveries_of(&early).await, vec![later]);
+    case.same("and the rest", case.deliveries_of(&everything()).await.len() as u64, half + 1);
+}
+
+pub(super) async fn counting_stops_and_says_so<S: Store>(case: &Case<S>) {
+    case.many_dead(DEAD_LETTERS_LOOKED_MAX + 1, |_| 0).await;
+    let count = case.done("count", case.store.count_dead_letters(everything()).await);
+    let most = Count::AtLeast(DEAD_LETTERS_LOOKED_MAX as u64);
+    case.same("at least", count, most);
+    case.same("a purge says the same", case.purge(&everything()).await, most);
+    case.same("and covers all", case.deliveries_of(&everything()).await, vec![]);
+    case.same("every one", case.sweep_all(case.session()).await, DEAD_LETTERS_LOOKED_MAX as u64 + 1);
+}

@@ -1,0 +1,156 @@
+//! Dead letters in memory: filed by the settle that ends a delivery as dead, walked as the indexes
+//! of SQLite would be, so that both stop looking at the same place.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::DeliveryId;
+use posthaste_core::state::State;
+
+use super::Memory;
+use crate::StoreError;
+use crate::row::{
+    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct DeadLetters {
+    last: u64,
+    letters: BTreeMap<u64, DeadLetter>,
+    by_delivery: BTreeMap<DeliveryId, u64>,
+    purges: BTreeMap<u64, Purge>,
+}
+
+impl DeadLetters {
+    /// What a walk comes by, in its order, from behind `after`.
+    fn walk(
+        &self,
+        filter: &DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+    ) -> impl Iterator<Item = &DeadLetter> {
+        let behind = move |letter: &&DeadLetter| match (order, after) {
+            (_, None) => true,
+            (ListOrder::NewestFirst, Some(after)) => letter.cursor() < after,
+            (ListOrder::OldestFirst, Some(after)) => letter.cursor() > after,
+        };
+        let mut met: Vec<&DeadLetter> =
+            self.letters.values().filter(|letter| filter.meets(letter)).filter(behind).collect();
+        met.sort_unstable_by_key(|letter| letter.cursor());
+        if order == ListOrder::NewestFirst {
+            met.reverse();
+        }
+        met.into_iter()
+    }
+
+    fn is_purged(&self, letter: &DeadLetter) -> bool {
+        self.purges.values().any(|purge| purge.covers(letter))
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(letter) = self.letters.remove(&number) {
+            self.by_delivery.remove(&letter.delivery);
+        }
+    }
+}
+
+impl Memory {
+    /// Files a delivery that has just ended, if it is dead.
+    pub(super) fn file(&mut self, delivery: &Delivery) {
+        let State::Dead { at, cause } = delivery.state else { return };
+        let Some(message) = self.messages.get(&delivery.message) else { return };
+        let dead = &mut self.dead;
+        dead.last += 1;
+        dead.by_delivery.insert(delivery.id, dead.last);
+        dead.letters.insert(
+            dead.last,
+            DeadLetter {
+                number: dead.last,
+                delivery: delivery.id,
+                message: delivery.message,
+                tenant: message.tenant,
+                endpoint: delivery.lane.endpoint(),
+                tier: delivery.tier,
+                cause,
+                event_type: message.event_type.clone(),
+                attempts: delivery.attempts,
+                at,
+                replayed_as: None,
+            },
+        );
+    }
+
+    /// See [`crate::Store::dead_letters`].
+    pub fn dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> DeadLetterPage {
+        let mut page = DeadLetterPage::default();
+        for (looked, letter) in (1..).zip(self.dead.walk(filter, order, after)) {
+            if filter.matches(letter) && !self.dead.is_purged(letter) {
+                page.letters.push(letter.clone());
+            }
+            if page.letters.len() == limit as usize || looked == DEAD_LETTERS_LOOKED_MAX {
+                page.next = Some(letter.cursor());
+                break;
+            }
+        }
+        page
+    }
+
+    /// See [`crate::Store::count_dead_letters`].
+    pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> Count {
+        let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
+        let count = page.letters.len() as u64;
+        if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
+    }
+
+    /// See [`crate::Store::purge_dead_letters`].
+    pub fn purge_dead_letters(&mut self, session: Session, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
+        self.guard(session)?;
+        let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
+        let count = page.letters.len() as u64;
+        if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
+            for letter in page.letters {
+                self.dead.remove(letter.number);
+            }
+            return Ok(Count::Exactly(count));
+        }
+        if self.dead.purges.len() >= PURGES_MAX {
+            return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
+        }
+        let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
+        self.dead.purges.insert(id, Purge { filter: filter.clone(), upto: self.dead.last, swept: None });
+        Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
+    }
+
+    /// See [`crate::Store::sweep_dead_letters`].
+    pub fn sweep_dead_letters(&mut self, session: Session) -> Result<Swept, StoreError> {
+        self.guard(session)?;
+        let Some((&id, purge)) = self.dead.purges.first_key_value() else { return Ok(Swept::default()) };
+        let purge = purge.clone();
+        let mut covered = Vec::new();
+        let mut next = None;
+        for (looked, letter) in (1..).zip(self.dead.walk(&purge.filter, ListOrder::OldestFirst, purge.swept)) {
+            if purge.covers(letter) {
+                covered.push(letter.number);
+            }
+            if covered.len() == DEAD_LETTERS_SWEPT_MAX || looked == DEAD_LETTERS_LOOKED_MAX {
+                next = Some(letter.cursor());
+                break;
+            }
+        }
+        for number in &covered {
+            self.dead.remove(*number);
+        }
+        match next {
+            Some(_) => _ = self.dead.purges.insert(id, Purge { swept: next, ..purge }),
+            None => _ = self.dead.purges.remove(&id),
+        }
+        Ok(Swept { removed: covered.len() as u64, more: !self.dead.purges.is_empty() })
+    }
+}

@@ -1,0 +1,336 @@
+//! Dead letters: filed by the settle that ends a delivery as dead, listed by the index that fits
+//! the filter best, purged by one row that a sweep follows.
+//!
+//! Invariants: whatever is asked, at most [`DEAD_LETTERS_LOOKED_MAX`] rows are looked at; what a
+//! purge covers is not listed from its commit on. Each index ends with the time and the number, so
+//! that a span of time is a range of whichever index is walked. Rows of one millisecond are walked
+//! by a query of their own: a mass end files all its rows at once.
+
+use std::ops::ControlFlow;
+
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, Row, Statement};
+
+use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
+use super::failed;
+use crate::StoreError;
+use crate::row::{
+    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Swept, Walk,
+};
+
+/// Files what has just ended, if it is dead.
+pub(super) struct Files<'c> {
+    insert: Statement<'c>,
+}
+
+impl<'c> Files<'c> {
+    pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        // The message of an unfinished delivery is always there, if need be in `kept`.
+        let insert = conn.prepare(
+            "INSERT INTO dead_letter (delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms)
+             SELECT ?1, ?2, tenant, ?3, ?4, ?5, event_type, ?6, ?7 FROM message WHERE id = ?2
+             UNION ALL
+             SELECT ?1, ?2, tenant, ?3, ?4, ?5, event_type, ?6, ?7 FROM kept WHERE id = ?2",
+        )?;
+        Ok(Self { insert })
+    }
+
+    pub(super) fn file(&mut self, delivery: &Delivery) -> rusqlite::Result<()> {
+        let State::Dead { at, cause } = delivery.state else { return Ok(()) };
+        self.insert.raw_bind_parameter(1, key(delivery.id.0))?;
+        self.insert.raw_bind_parameter(2, key(delivery.message.0))?;
+        self.insert.raw_bind_parameter(3, key(delivery.lane.endpoint().0))?;
+        self.insert.raw_bind_parameter(4, tier_number(delivery.tier))?;
+        self.insert.raw_bind_parameter(5, cause_number(cause))?;
+        self.insert.raw_bind_parameter(6, delivery.attempts)?;
+        self.insert.raw_bind_parameter(7, at.as_millis())?;
+        self.insert.raw_execute().map(drop)
+    }
+}
+
+/// A part of a list.
+pub(super) fn list(
+    conn: &Connection,
+    filter: &DeadLetterFilter,
+    order: ListOrder,
+    after: Option<DeadLetterCursor>,
+    limit: u32,
+) -> Result<DeadLetterPage, StoreError> {
+    let purges = purges(conn)?;
+    let mut letters = Vec::new();
+    let next = walk(conn, filter, order, after, |letter| {
+        if filter.matches(&letter) && !purges.iter().any(|(_, purge)| purge.covers(&letter)) {
+            letters.push(letter);
+        }
+        if letters.len() == limit as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(DeadLetterPage { letters, next })
+}
+
+/// How many a filter finds.
+pub(super) fn count(conn: &Connection, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
+    let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
+    Ok(counted(&page))
+}
+
+fn counted(page: &DeadLetterPage) -> Count {
+    let count = page.letters.len() as u64;
+    if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
+}
+
+/// Takes back what a filter finds: at once where that is little, otherwise by one row.
+pub(super) fn purge(conn: &Connection, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
+    let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
+    if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
+        remove(conn, page.letters.iter().map(|letter| letter.number))?;
+        return Ok(counted(&page));
+    }
+    if purges(conn)?.len() >= PURGES_MAX {
+        return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
+    }
+    conn.prepare_cached(
+        "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(max(number), 0) FROM dead_letter",
+    )
+    .and_then(|mut sql| {
+        sql.execute((
+            key(filter.tenant.0),
+            filter.endpoint.map(|endpoint| key(endpoint.0)),
+            filter.cause.map(cause_number),
+            &filter.event_type,
+            filter.tier.map(tier_number),
+            filter.since.map(Timestamp::as_millis),
+            filter.until.map(Timestamp::as_millis),
+        ))
+    })
+    .map_err(failed("purge dead letters"))?;
+    Ok(counted(&page))
+}
+
+/// One step of removing what the oldest purge covers.
+pub(super) fn sweep(conn: &Connection) -> Result<Swept, StoreError> {
+    let doing = failed("sweep dead letters");
+    let mut purges = purges(conn)?;
+    if purges.is_empty() {
+        return Ok(Swept::default());
+    }
+    let (id, purge) = purges.remove(0);
+    let mut covered = Vec::new();
+    let next = walk(conn, &purge.filter, ListOrder::OldestFirst, purge.swept, |letter| {
+        if purge.covers(&letter) {
+            covered.push(letter.number);
+        }
+        if covered.len() == DEAD_LETTERS_SWEPT_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let removed = covered.len() as u64;
+    remove(conn, covered.into_iter())?;
+    match next {
+        Some(next) => conn
+            .prepare_cached("UPDATE dead_cut SET swept_ms = ?2, swept_number = ?3 WHERE id = ?1")
+            .and_then(|mut sql| sql.execute((id, next.at.as_millis(), number(next.number)))),
+        None => conn.prepare_cached("DELETE FROM dead_cut WHERE id = ?1").and_then(|mut sql| sql.execute([id])),
+    }
+    .map_err(&doing)?;
+    Ok(Swept { removed, more: next.is_some() || !purges.is_empty() })
+}
+
+fn remove(conn: &Connection, numbers: impl Iterator<Item = u64>) -> Result<(), StoreError> {
+    let doing = failed("remove dead letters");
+    let mut sql = conn.prepare_cached("DELETE FROM dead_letter WHERE number = ?1").map_err(&doing)?;
+    for letter in numbers {
+        sql.execute([number(letter)]).map_err(&doing)?;
+    }
+    Ok(())
+}
+
+/// Purges under way, the oldest first.
+fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
+    let doing = failed("read the purges");
+    let mut sql = conn
+        .prepare_cached(
+            "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
+             FROM dead_cut ORDER BY id",
+        )
+        .map_err(&doing)?;
+    let mut rows = sql.query([]).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let filter = DeadLetterFilter {
+            tenant: TenantId(stored_key(get(row, 1)?)?),
+            endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
+            cause: optional(row, 3, stored_cause)?,
+            event_type: get(row, 4)?,
+            tier: optional(row, 5, stored_tier)?,
+            since: get::<Option<i64>>(row, 6)?.map(Timestamp::from_millis),
+            until: get::<Option<i64>>(row, 7)?.map(Timestamp::from_millis),
+        };
+        let swept_ms: Option<i64> = get(row, 9)?;
+        let swept_number: Option<i64> = get(row, 10)?;
+        let swept = swept_ms
+            .zip(swept_number)
+            .map(|(at, swept)| DeadLetterCursor { at: Timestamp::from_millis(at), number: swept.unsigned_abs() });
+        found.push((get(row, 0)?, Purge { filter, upto: get::<i64>(row, 8)?.unsigned_abs(), swept }));
+    }
+    Ok(found)
+}
+
+/// Whether the rows of one millisecond are walked, or those of a span of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Twins,
+    Span,
+}
+
+/// Looks at what the filter's index holds from behind `after`; says where it stopped, unless at
+/// the end.
+fn walk(
+    conn: &Connection,
+    filter: &DeadLetterFilter,
+    order: ListOrder,
+    after: Option<DeadLetterCursor>,
+    mut look: impl FnMut(DeadLetter) -> ControlFlow<()>,
+) -> Result<Option<DeadLetterCursor>, StoreError> {
+    let doing = failed("read dead letters");
+    let mut from = filter.since.map_or(i64::MIN, Timestamp::as_millis);
+    let mut below = filter.until.map_or(i64::MAX, Timestamp::as_millis);
+    let mut parts = vec![(Part::Span, 0, 0)];
+    if let Some(after) = after {
+        let at = after.at.as_millis();
+        match order {
+            ListOrder::NewestFirst => below = below.min(at),
+            ListOrder::OldestFirst => from = from.max(at.saturating_add(1)),
+        }
+        if filter.has_time(after.at) {
+            parts.insert(0, (Part::Twins, at, number(after.number)));
+        }
+    }
+    let mut looked = 0;
+    for (part, at, passed) in parts {
+        let mut sql = conn.prepare_cached(&query(filter.walk(), order, part)).map_err(&doing)?;
+        bind_walk(&mut sql, filter).map_err(&doing)?;
+        let (first, second) = if part == Part::Twins { (at, passed) } else { (from, below) };
+        sql.raw_bind_parameter(3, first).map_err(&doing)?;
+        sql.raw_bind_parameter(4, second).map_err(&doing)?;
+        let mut rows = sql.raw_query();
+        while let Some(row) = rows.next().map_err(&doing)? {
+            let letter = stored(row)?;
+            let cursor = letter.cursor();
+            looked += 1;
+            if look(letter).is_break() || looked == DEAD_LETTERS_LOOKED_MAX {
+                return Ok(Some(cursor));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The query of a walk. Its first two parameters are what the index begins with.
+fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
+    let begins = match walk {
+        Walk::Endpoint(_) => "endpoint = ?1",
+        Walk::Cause(_) => "tenant = ?1 AND cause = ?2",
+        Walk::EventType(_) => "tenant = ?1 AND event_type = ?2",
+        Walk::Tier(_) => "tenant = ?1 AND tier = ?2",
+        Walk::Tenant => "tenant = ?1",
+    };
+    let range = match (part, order) {
+        (Part::Span, ListOrder::NewestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms DESC, number DESC",
+        (Part::Span, ListOrder::OldestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms, number",
+        (Part::Twins, ListOrder::NewestFirst) => "at_ms = ?3 AND number < ?4 ORDER BY number DESC",
+        (Part::Twins, ListOrder::OldestFirst) => "at_ms = ?3 AND number > ?4 ORDER BY number",
+    };
+    // The name is there for the planner, which knows nothing of how the rows are spread.
+    let index = match walk {
+        Walk::Endpoint(_) => "dead_letter_endpoint",
+        Walk::Cause(_) => "dead_letter_cause",
+        Walk::EventType(_) => "dead_letter_event_type",
+        Walk::Tier(_) => "dead_letter_tier",
+        Walk::Tenant => "dead_letter_tenant",
+    };
+    format!(
+        "SELECT number, delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms, replayed_as
+         FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}"
+    )
+}
+
+fn bind_walk(sql: &mut Statement<'_>, filter: &DeadLetterFilter) -> rusqlite::Result<()> {
+    let tenant = key(filter.tenant.0);
+    match filter.walk() {
+        Walk::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
+        Walk::Cause(cause) => {
+            sql.raw_bind_parameter(1, tenant)?;
+            sql.raw_bind_parameter(2, cause_number(cause))
+        }
+        Walk::EventType(event_type) => {
+            sql.raw_bind_parameter(1, tenant)?;
+            sql.raw_bind_parameter(2, event_type)
+        }
+        Walk::Tier(tier) => {
+            sql.raw_bind_parameter(1, tenant)?;
+            sql.raw_bind_parameter(2, tier_number(tier))
+        }
+        Walk::Tenant => sql.raw_bind_parameter(1, tenant),
+    }
+}
+
+fn stored(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
+    Ok(DeadLetter {
+        number: get::<i64>(row, 0)?.unsigned_abs(),
+        delivery: DeliveryId(stored_key(get(row, 1)?)?),
+        message: MessageId(stored_key(get(row, 2)?)?),
+        tenant: TenantId(stored_key(get(row, 3)?)?),
+        endpoint: EndpointId(stored_key(get(row, 4)?)?),
+        tier: stored_tier(get(row, 5)?)?,
+        cause: stored_cause(get(row, 6)?)?,
+        event_type: get(row, 7)?,
+        attempts: get(row, 8)?,
+        at: Timestamp::from_millis(get(row, 9)?),
+        replayed_as: optional(row, 10, |column| stored_key(column).map(DeliveryId))?,
+    })
+}
+
+fn optional<T>(
+    row: &Row<'_>,
+    index: usize,
+    stored: impl FnOnce(i64) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    get::<Option<i64>>(row, index)?.map(stored).transpose()
+}
+
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_core::cause::Cause;
+    use posthaste_core::tier::Tier;
+
+    use super::*;
+    use crate::sqlite::page::plan;
+
+    #[test]
+    fn every_list_walks_the_index_of_its_filter_in_its_own_order() {
+        let walks = [
+            (Walk::Endpoint(EndpointId::from_raw(1)), "endpoint", "endpoint=?"),
+            (Walk::Cause(Cause::Gone), "cause", "tenant=? AND cause=?"),
+            (Walk::EventType("a"), "event_type", "tenant=? AND event_type=?"),
+            (Walk::Tier(Tier::Promotional), "tier", "tenant=? AND tier=?"),
+            (Walk::Tenant, "tenant", "tenant=?"),
+        ];
+        for (walk, index, begins) in walks {
+            for (order, passed) in [(ListOrder::NewestFirst, "rowid<?"), (ListOrder::OldestFirst, "rowid>?")] {
+                for (part, range) in
+                    [(Part::Span, "at_ms>? AND at_ms<?".to_owned()), (Part::Twins, format!("at_ms=? AND {passed}"))]
+                {
+                    let expected = format!("SEARCH dead_letter USING INDEX dead_letter_{index} ({begins} AND {range})");
+                    assert_eq!(plan(&query(walk, order, part)), expected);
+                }
+            }
+        }
+    }
+}

@@ -97,6 +97,11 @@ impl Sqlite {
         })
     }
 
+    /// The tables of this build as SQL, for whoever keeps a file and must know whether it still fits.
+    pub fn schema() -> String {
+        schema::MIGRATIONS.concat()
+    }
+
     /// What public ids are made with: random, made once for the life of the store.
     pub fn id_key(&self) -> [u8; 16] {
         self.id_key

@@ -13,6 +13,7 @@ pub mod prove;
 pub mod purity;
 pub mod receiver;
 pub mod schedules;
+pub mod seeder;
 pub mod sim;
 pub mod simulation;
 pub mod thread;

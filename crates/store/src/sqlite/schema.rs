@@ -13,7 +13,7 @@ use super::folder::Folder;
 use crate::StoreError;
 
 /// Each takes the file one version further; the file's version is how many it has had.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sql")];
+pub(super) const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sql")];
 
 /// More statements than there are in this crate: none is ever prepared twice.
 const STATEMENTS_KEPT: usize = 192;

@@ -11,6 +11,7 @@ mod accept;
 mod arrivals;
 mod breaker;
 mod column;
+mod commits;
 mod cut;
 mod dead_letter;
 mod endpoint;
@@ -42,6 +43,7 @@ use crate::row::{
 };
 use crate::{Store, StoreError};
 use arrivals::Arrivals;
+pub use commits::Commits;
 use endpoint::Kept;
 use folder::Folder;
 use reader::{READERS, Readers};
@@ -68,6 +70,7 @@ pub struct Sqlite {
 struct Shared {
     arrivals: Arrivals,
     kept: Kept,
+    commits: commits::Count,
     stopped: OnceLock<String>,
 }
 
@@ -86,7 +89,12 @@ impl Sqlite {
         let id_key = secret(&conn, "id_key")?;
         let lookup_key = secret(&conn, "lookup_key")?;
         let connections = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared { arrivals: Arrivals::new(), kept: Kept::default(), stopped: OnceLock::new() });
+        let shared = Arc::new(Shared {
+            arrivals: Arrivals::new(),
+            kept: Kept::default(),
+            commits: commits::Count::default(),
+            stopped: OnceLock::new(),
+        });
         Ok(Self {
             readers: Readers::start(connections)?,
             writer: Writer::start(conn, Arc::clone(&shared))?,
@@ -110,6 +118,11 @@ impl Sqlite {
     /// What keys are hashed with that are only looked up: random, made once for the life of the store.
     pub fn lookup_key(&self) -> [u8; 32] {
         self.lookup_key
+    }
+
+    /// The commits so far, and how long they took.
+    pub fn commits(&self) -> Commits {
+        self.shared.commits.read()
     }
 
     /// Why nothing is written any more, if a commit has failed.

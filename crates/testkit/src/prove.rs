@@ -4,8 +4,13 @@
 //! person and a script read the same thing. The registry is [`PROOFS`].
 
 use std::fmt;
+use std::io;
 
-use crate::{breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, thread};
+use posthaste_store::StoreError;
+
+use crate::{
+    breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, store_speed, thread,
+};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +86,18 @@ fn short(value: f64) -> String {
 #[derive(Debug)]
 pub struct CannotRun(pub String);
 
+impl From<StoreError> for CannotRun {
+    fn from(error: StoreError) -> Self {
+        Self(format!("the store refused: {error}"))
+    }
+}
+
+impl From<io::Error> for CannotRun {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// What a proof found.
 pub type Findings = Result<Vec<Figure>, CannotRun>;
 
@@ -138,6 +155,11 @@ pub const PROOFS: &[Proof] = &[
         name: "crash-points",
         shows: "a crash at every effect of many scenarios loses nothing",
         run: crash_points::run,
+    },
+    Proof {
+        name: "store-speed",
+        shows: "accept and settle beside a bare file with the same bytes and syncs, and what they cost in CPU",
+        run: store_speed::run,
     },
     Proof {
         name: "thread",

@@ -20,6 +20,8 @@ use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Session, Store, StoreError};
 
+use crate::prove::CannotRun;
+
 pub use mint::{Mint, Target};
 
 /// Messages in one accept, hence in one commit: large enough that the disk's sync is no part of it.
@@ -52,7 +54,7 @@ impl Shape {
 ///
 /// # Errors
 /// When the store refuses, or the disk does.
-pub fn copy(shape: Shape) -> Result<tempfile::TempDir, SeedError> {
+pub fn copy(shape: Shape) -> Result<tempfile::TempDir, CannotRun> {
     let folder = tempfile::Builder::new().prefix("run-").tempdir_in(shelf()?)?;
     copy_into(shape, folder.path())?;
     Ok(folder)
@@ -62,7 +64,7 @@ pub fn copy(shape: Shape) -> Result<tempfile::TempDir, SeedError> {
 ///
 /// # Errors
 /// When the store refuses, or the disk does.
-pub fn copy_into(shape: Shape, folder: &Path) -> Result<(), SeedError> {
+pub fn copy_into(shape: Shape, folder: &Path) -> Result<(), CannotRun> {
     let kept = kept(shape)?;
     for file in fs::read_dir(kept)? {
         let file = file?;
@@ -72,7 +74,7 @@ pub fn copy_into(shape: Shape, folder: &Path) -> Result<(), SeedError> {
 }
 
 /// The kept store of this shape; made if there is none. Never to be opened: it would change.
-fn kept(shape: Shape) -> Result<PathBuf, SeedError> {
+fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     let shelf = shelf()?;
     // One process makes it while the others wait for it.
     let lock = File::create(shelf.join("lock"))?;
@@ -118,7 +120,7 @@ fn forget_others(shelf: &Path, shape: Shape) -> io::Result<()> {
     Ok(())
 }
 
-async fn make(folder: &Path, shape: Shape) -> Result<(), SeedError> {
+async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
     eprintln!("seeding {} rows over {} lanes, kept for later runs", shape.rows, shape.lanes);
     let store = Sqlite::open_folder(folder)?;
     let session = store.open().await?.session;
@@ -136,8 +138,8 @@ async fn make(folder: &Path, shape: Shape) -> Result<(), SeedError> {
 pub async fn put_endpoints(store: &Sqlite, session: Session, lanes: std::ops::Range<u64>) -> Result<(), StoreError> {
     let lanes: Vec<u64> = lanes.collect();
     for some in lanes.chunks(ENDPOINTS) {
-        let put = some.iter().map(|lane| store.put_endpoint(session, Target(*lane).endpoint()));
-        join_all(put).await.into_iter().collect::<Result<(), _>>()?;
+        let put = some.iter().map(|lane| store.put_endpoint(session, Target(*lane).endpoint(), None));
+        join_all(put).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     Ok(())
 }
@@ -183,44 +185,6 @@ async fn while_arrivals_are_dropped<T>(
                 work = still;
             }
         }
-    }
-}
-
-/// A store could not be seeded.
-#[derive(Debug)]
-pub enum SeedError {
-    /// The store refused.
-    Store(StoreError),
-    /// The disk did.
-    Disk(io::Error),
-}
-
-impl std::fmt::Display for SeedError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Store(error) => write!(f, "cannot seed a store: {error}"),
-            Self::Disk(error) => write!(f, "cannot keep a seeded store: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for SeedError {}
-
-impl From<StoreError> for SeedError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<io::Error> for SeedError {
-    fn from(error: io::Error) -> Self {
-        Self::Disk(error)
-    }
-}
-
-impl From<SeedError> for crate::prove::CannotRun {
-    fn from(error: SeedError) -> Self {
-        Self(error.to_string())
     }
 }
 

@@ -5,6 +5,7 @@
 //! commit nothing is ever written again, since what a failed sync left behind cannot be known.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, TenantId, WriterId};
@@ -154,6 +155,8 @@ fn serve(conn: &Connection, queue: &mut mpsc::Receiver<Request>, shared: &Shared
         }
         let together = fitting(&waiting);
         let refused = group.write(&mut waiting[..together])?;
+        let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
+        shared.commits.note(rows, group.commit_took);
         shared.kept.forget(&group.changed);
         group.changed.clear();
         if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
@@ -237,6 +240,8 @@ struct Group<'c> {
     session: Option<Session>,
     /// Endpoints changed by this group, with whose they are or were.
     changed: Vec<(EndpointId, TenantId)>,
+    /// How long the last commit took, its sync included.
+    commit_took: Duration,
 }
 
 /// Requests of a group that were refused, by their place in it.
@@ -253,6 +258,7 @@ impl<'c> Group<'c> {
             settle: Settle::prepare(conn)?,
             session: None,
             changed: Vec::new(),
+            commit_took: Duration::ZERO,
         })
     }
 
@@ -274,7 +280,7 @@ impl<'c> Group<'c> {
                 Err(error) => return Err(error),
             }
         }
-        self.commit.raw_execute().map_err(failed("commit"))?;
+        self.commit()?;
         Ok(refused)
     }
 
@@ -293,8 +299,16 @@ impl<'c> Group<'c> {
             }
             self.conn.execute_batch(end).map_err(failed("end a request"))?;
         }
-        self.commit.raw_execute().map_err(failed("commit"))?;
+        self.commit()?;
         Ok(refused)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "how long the disk took is measured, not decided by")]
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let began = Instant::now();
+        self.commit.raw_execute().map_err(failed("commit"))?;
+        self.commit_took = began.elapsed();
+        Ok(())
     }
 
     fn apply(&mut self, request: &mut Request) -> Result<(), StoreError> {

@@ -97,6 +97,7 @@ impl Mint {
             body: self.body.clone(),
             compact: None,
         };
-        Accepted { message: Arc::new(message), deliveries: vec![NewDelivery { delivery, place: self.place, lane }] }
+        let deliveries = vec![NewDelivery { delivery, place: self.place, lane }];
+        Accepted { message: Arc::new(message), deliveries, idempotency: None }
     }
 }

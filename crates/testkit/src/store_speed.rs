@@ -1,0 +1,133 @@
+//! The proof `store-speed`: what the promise costs beside a bare file that makes none.
+//!
+//! In one run, on one disk, with real syncs: the store under callers that accept one message each,
+//! while one loop settles whatever has arrived, as the engine does; and a file that is appended to
+//! with the same logical bytes and the same number of syncs. The two take turns in short slices, and
+//! their medians are compared, so that whatever else the machine and its disk do meets both.
+//!
+//! CPU time is the scheduler's, by thread: SQL is the writer's thread, the hand-off is everybody
+//! else's, the callers included.
+
+mod bare;
+mod busy;
+
+use std::time::Duration;
+
+use posthaste_store::sqlite::Commits;
+
+use crate::cpu::Cpu;
+use crate::prove::{Figure, Findings, Options};
+use crate::seeder;
+use bare::Bare;
+use busy::Busy;
+
+const THROUGHPUT_BAR: f64 = 0.35;
+const MICROS_BAR: f64 = 25.0;
+
+/// Deliveries accepted and as many settled in one commit, roughly: two cohorts of callers take
+/// turns, one being written while the other queues.
+const GROUPS: [Group; 2] = [Group { rows: 128, callers: 128 }, Group { rows: 512, callers: 640 }];
+const ROUNDS: usize = 12;
+const ROUNDS_QUICK: usize = 4;
+const SLICE: Duration = Duration::from_millis(600);
+/// Before anything counts: the files grow to their working size, caches fill.
+const WARM_UP: Duration = Duration::from_millis(400);
+
+/// How large commits are to be.
+#[derive(Clone, Copy)]
+struct Group {
+    rows: u64,
+    callers: usize,
+}
+
+/// What one slice came to.
+struct Slice {
+    deliveries: u64,
+    took: Duration,
+}
+
+impl Slice {
+    fn rate(&self) -> f64 {
+        self.deliveries as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut figures = Vec::new();
+    for group in GROUPS {
+        figures.extend(runtime.block_on(measure(group, rounds))?);
+    }
+    Ok(figures)
+}
+
+async fn measure(group: Group, rounds: usize) -> Findings {
+    // Beside the seeded stores: on the disk that is built on, never in memory.
+    let disk = tempfile::tempdir_in(seeder::shelf()?)?;
+    let mut busy = Busy::start(&disk.path().join("store"), group.callers).await?;
+    let mut bare = Bare::start(&disk.path().join("bare"))?;
+    busy.slice(WARM_UP).await?;
+    let (mut cpu, mut rates, mut bare_rates) = (Cpu::default(), Vec::new(), Vec::new());
+    let mut deliveries = 0;
+    let before = busy.commits();
+    for _ in 0..rounds {
+        let (at, commits) = (Cpu::now()?, busy.commits());
+        let slice = busy.slice(SLICE).await?;
+        cpu = cpu.plus(&Cpu::now()?.since(&at));
+        deliveries += slice.deliveries;
+        rates.push(slice.rate());
+        // The same bytes with the same syncs.
+        let commits = busy.commits().since(&commits).count;
+        let each = slice.deliveries.div_ceil(commits.max(1));
+        bare_rates.push(bare.slice(SLICE, each)?.rate());
+    }
+    let commits = busy.commits().since(&before);
+    busy.stop().await;
+    Ok(figures(group, deliveries, &cpu, (&mut rates, &mut bare_rates), (&commits, &bare)))
+}
+
+fn figures(
+    group: Group,
+    deliveries: u64,
+    cpu: &Cpu,
+    (rates, bare_rates): (&mut [f64], &mut [f64]),
+    (commits, bare): (&Commits, &Bare),
+) -> Vec<Figure> {
+    let each = |spent: Duration| spent.as_secs_f64() * 1e6 / deliveries.max(1) as f64;
+    let (rate, bare_rate) = (median(rates), median(bare_rates));
+    let sql = cpu.of("store-writer");
+    eprintln!(
+        "groups of {}: {:.0} rows a commit, {rate:.0} deliveries/s, bare file {bare_rate:.0}/s",
+        group.rows,
+        commits.rows as f64 / commits.count.max(1) as f64,
+    );
+    eprintln!(
+        "  CPU a delivery: {:.1} µs = SQL {:.1} + hand-off {:.1}",
+        each(cpu.all()),
+        each(sql),
+        each(cpu.all().saturating_sub(sql)),
+    );
+    eprintln!(
+        "  a commit's p50 {:.1} ms, p99 {:.1} ms; the disk's own {:.1} and {:.1} ms",
+        millis(commits.within(0.5)),
+        millis(commits.within(0.99)),
+        millis(bare.within(50)),
+        millis(bare.within(99)),
+    );
+    let name = |what: &str| format!("{what}_{}", group.rows);
+    vec![
+        Figure::at_least(&name("throughput_to_bare_file"), rate / bare_rate, "of 1", THROUGHPUT_BAR),
+        Figure::at_most(&name("cpu_a_delivery"), each(cpu.all()), "µs", MICROS_BAR),
+    ]
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,128 @@
+//! The store under load: many callers accept one message each, one loop settles what has arrived.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::id::Shard;
+use posthaste_core::queue::{Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::{Commits, Sqlite};
+use posthaste_store::{Arrival, Attempt, Session, Settlement, Store, StoreError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::Slice;
+use crate::prove::CannotRun;
+use crate::seeder::{Mint, put_endpoints};
+
+const BODY_BYTES: usize = 1024;
+const LANES: u64 = 1_000;
+/// What must be remembered of a delivery from its accept to its end: the body and its labels (52
+/// bytes), the ids and times of message, delivery and outcome (eight each).
+pub(super) const LOGICAL_BYTES: u64 = BODY_BYTES as u64 + 52 + 11 * 8;
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+/// A store with its callers, who work while a slice lasts.
+pub(super) struct Busy {
+    store: Arc<Sqlite>,
+    settled: Arc<AtomicU64>,
+    works: watch::Sender<bool>,
+    tasks: JoinSet<Result<(), StoreError>>,
+}
+
+impl Busy {
+    pub(super) async fn start(folder: &Path, callers: usize) -> Result<Self, CannotRun> {
+        let store = Arc::new(Sqlite::open_folder(folder)?);
+        let session = store.open().await?.session;
+        put_endpoints(&store, session, 0..LANES).await?;
+        let mint = Arc::new(Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES));
+        let (works, _) = watch::channel(false);
+        let settled = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        for _ in 0..callers {
+            let (store, mint, works) = (Arc::clone(&store), Arc::clone(&mint), works.subscribe());
+            tasks.spawn(call(store, session, mint, works));
+        }
+        tasks.spawn(settle_all(Arc::clone(&store), session, Arc::clone(&settled)));
+        Ok(Self { store, settled, works, tasks })
+    }
+
+    /// Lets everybody work for so long; ends when all that was accepted is settled.
+    pub(super) async fn slice(&mut self, slice: Duration) -> Result<Slice, CannotRun> {
+        let (began, before) = (Instant::now(), self.settled.load(Ordering::Relaxed));
+        self.works.send_replace(true);
+        tokio::time::sleep(slice).await;
+        let settled = self.settled.load(Ordering::Relaxed);
+        let took = began.elapsed();
+        self.works.send_replace(false);
+        if let Some(ended) = self.tasks.try_join_next() {
+            return Err(CannotRun(format!("somebody stopped working: {ended:?}")));
+        }
+        // The rest is not counted and does not disturb what is measured next.
+        let mut last = settled;
+        loop {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            let now = self.settled.load(Ordering::Relaxed);
+            if now == last {
+                return Ok(Slice { deliveries: settled - before, took });
+            }
+            last = now;
+        }
+    }
+
+    pub(super) fn commits(&self) -> Commits {
+        self.store.commits()
+    }
+
+    pub(super) async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        self.store.close().await;
+    }
+}
+
+async fn call(
+    store: Arc<Sqlite>,
+    session: Session,
+    mint: Arc<Mint>,
+    mut works: watch::Receiver<bool>,
+) -> Result<(), StoreError> {
+    while works.wait_for(|works| *works).await.is_ok() {
+        store.accept(session, vec![mint.message()]).await?;
+    }
+    Ok(())
+}
+
+async fn settle_all(store: Arc<Sqlite>, session: Session, settled: Arc<AtomicU64>) -> Result<(), StoreError> {
+    loop {
+        let arrived = store.arrivals().await;
+        let settlements = arrived.iter().map(|arrival| delivered(session, arrival)).collect();
+        store.settle(session, settlements).await?;
+        settled.fetch_add(arrived.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// It went well at the first attempt.
+pub(crate) fn delivered(session: Session, arrival: &Arrival) -> Settlement {
+    let mut delivery = arrival.new.delivery.clone();
+    let shard = Shard::of(delivery.lane);
+    delivery.state = State::Delivered { at: NOW };
+    delivery.attempts = 1;
+    let took = Duration::from_millis(20);
+    Settlement {
+        record: Record {
+            delivery,
+            attempts_before: 0,
+            place: Place::Delayed,
+            shard,
+            pauses_lane: false,
+            ends_endpoint: false,
+        },
+        epoch: session.epoch,
+        attempt: Some(Attempt { number: 1, at: NOW, took, cause: Cause::Ok, status: Some(200) }),
+    }
+}

@@ -97,6 +97,10 @@ async fn serve(config: Config) -> Result<()> {
         },
     };
     store.close().await;
+    if let Some(reason) = store.stopped() {
+        ended.with_context(|| format!("the store stopped: {reason}"))?;
+        bail!("the store stopped at the very end: {reason}");
+    }
     Ok(ended?)
 }
 

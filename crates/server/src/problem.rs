@@ -58,6 +58,7 @@ codes! {
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
     IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
+    DiskFull "disk_full" SERVICE_UNAVAILABLE "the disk is full";
     ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
 }
 
@@ -244,12 +245,16 @@ impl From<NotAccepted> for Problem {
 /// A write that failed. A store that stopped may have stopped after its commit: then `perhaps` says
 /// what the caller can do. Every other refusal came before one.
 fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
-    tracing::error!(error = error as &dyn std::error::Error, "the store could not be written");
-    let detail = match error {
-        StoreError::Stopped => perhaps,
-        _ => "nothing was stored; send it again later",
-    };
-    Problem::new(Code::StoreUnavailable, detail)
+    match error {
+        // Told once by the store: a line for each refusal would only fill the disk further.
+        StoreError::Full => tracing::debug!("refused: the disk is full"),
+        _ => tracing::error!(error = error as &dyn std::error::Error, "the store could not be written"),
+    }
+    match error {
+        StoreError::Stopped => Problem::new(Code::StoreUnavailable, perhaps),
+        StoreError::Full => Problem::new(Code::DiskFull, "nothing was stored: the disk is full; send it again later"),
+        _ => Problem::new(Code::StoreUnavailable, "nothing was stored; send it again later"),
+    }
 }
 
 impl IntoResponse for Problem {
@@ -305,5 +310,15 @@ mod tests {
         check(NotMade::Store(fenced()), "nothing was stored");
         check(NotDone::Store(StoreError::Stopped), "the store could not be read");
         check(StoreError::Stopped, "the store could not be read");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_and_says_when_to_ask_again() {
+        let problem = Problem::from(NotAccepted::Store(StoreError::Full));
+        assert_eq!(problem.code(), Code::DiskFull);
+        assert!(problem.0.detail.starts_with("nothing was stored"), "{}", problem.0.detail);
+        let response = problem.into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.headers().contains_key(RETRY_AFTER));
     }
 }

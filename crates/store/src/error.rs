@@ -15,6 +15,10 @@ pub enum StoreError {
     /// acknowledged until a restart. A change that was under way then may have become durable.
     #[error("the store has stopped writing; restart to recover")]
     Stopped,
+    /// The disk is full: nothing was written, and nothing is accepted until space is freed. The
+    /// store goes on by itself then.
+    #[error("the disk is full: nothing was accepted; free some space, or ask again later")]
+    Full,
     /// The database refused.
     #[error("cannot {doing}")]
     Database {

@@ -1,7 +1,8 @@
 //! The promise in one SQLite file: the default store.
 //!
-//! One thread writes (`writer`: the group commit; `accept`, `settle`), a few read (`reader`,
-//! `page`, `show`); nothing touches the file on a runtime thread. The tables are in
+//! One thread writes (`writer`: the group commit; `accept`, `settle`), one empties the log behind it
+//! (`checkpoint`), a few read (`reader`, `page`, `show`); nothing touches the file on a runtime
+//! thread. The tables are in
 //! `sqlite/migrations/`, how fields stand in them in `column`.
 //!
 //! Invariants: an answer is given after its commit is on the disk; a read that begins after an
@@ -10,16 +11,20 @@
 mod accept;
 mod arrivals;
 mod breaker;
+mod checkpoint;
 mod column;
 mod commits;
 mod cut;
 mod dead_letter;
 mod endpoint;
+mod fault;
 mod folder;
+mod header;
 mod idempotency;
 mod page;
 mod pause;
 mod reader;
+mod reserve;
 mod schema;
 mod settle;
 mod show;
@@ -46,7 +51,8 @@ use arrivals::Arrivals;
 pub use commits::Commits;
 use endpoint::Kept;
 use folder::Folder;
-use reader::{READERS, Readers};
+use reader::{Looks, READERS, Readers};
+use reserve::Reserve;
 use work::Asked;
 use writer::{Change, PutEndpoint, Request, Writer};
 
@@ -71,12 +77,33 @@ struct Shared {
     arrivals: Arrivals,
     kept: Kept,
     commits: commits::Count,
+    looks: Arc<Looks>,
+    reserve: Reserve,
     stopped: OnceLock<String>,
 }
 
 impl Shared {
-    fn stop(&self, reason: String) {
-        _ = self.stopped.set(reason);
+    /// Remembers why nothing may be written any more; the first reason stands.
+    fn fail(&self, error: &StoreError) {
+        let reason = fault::chain(error);
+        if self.stopped.set(reason.clone()).is_ok() {
+            tracing::error!(reason, "the store stops writing; restart to recover");
+        }
+    }
+}
+
+/// Bounds on what the store takes of the disk. Tests have smaller ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Room held in reserve so that what was sent can be settled on a full disk.
+    pub reserve_bytes: u64,
+    /// The log beside the database; a commit that is larger than an eighth of it may exceed it.
+    pub log_bytes: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20 }
     }
 }
 
@@ -84,20 +111,29 @@ impl Sqlite {
     /// Opens the store in a folder, which is made if it is missing. Blocks while an older file is
     /// brought up to date.
     pub fn open_folder(path: &Path) -> Result<Self, StoreError> {
+        Self::open_bounded(path, Bounds::default())
+    }
+
+    /// The same with other bounds.
+    pub fn open_bounded(path: &Path, bounds: Bounds) -> Result<Self, StoreError> {
         let folder = Folder::take(path)?;
-        let conn = schema::open_writer(&folder)?;
+        let conn = schema::open_writer(&folder, bounds.log_bytes)?;
         let id_key = secret(&conn, "id_key")?;
         let lookup_key = secret(&conn, "lookup_key")?;
-        let connections = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
+        let log = schema::open_log(&folder)?;
+        let connections: Vec<_> = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
+        let looks = Arc::new(Looks::of(&connections));
         let shared = Arc::new(Shared {
             arrivals: Arrivals::new(),
             kept: Kept::default(),
             commits: commits::Count::default(),
+            looks: Arc::clone(&looks),
+            reserve: Reserve::open(&folder, bounds.reserve_bytes)?,
             stopped: OnceLock::new(),
         });
         Ok(Self {
-            readers: Readers::start(connections)?,
-            writer: Writer::start(conn, Arc::clone(&shared))?,
+            readers: Readers::start(connections, &looks)?,
+            writer: Writer::start(conn, log, bounds.log_bytes, Arc::clone(&shared))?,
             shared,
             id_key,
             lookup_key,

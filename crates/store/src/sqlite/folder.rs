@@ -1,15 +1,20 @@
-//! The data folder: one process at a time, and nobody else reads it.
+//! The data folder: one process at a time, and nobody else reads it. What stands in the way of
+//! using it is put into words here.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rusqlite::ErrorCode;
+
+use super::fault;
+use super::header::Header;
 use crate::StoreError;
 
 /// The owner's alone: payloads and secrets are in it.
 const FOLDER_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+pub(super) const FILE_MODE: u32 = 0o600;
 
 const DATABASE: &str = "posthaste.db";
 
@@ -24,14 +29,47 @@ pub(super) struct Folder {
 impl Folder {
     /// Makes the folder if it is missing, and takes it.
     pub(super) fn take(path: &Path) -> Result<Self, StoreError> {
-        make_private(path).map_err(|error| refused(path, format!("{error}; it must be a folder of your own")))?;
+        make_private(path).map_err(|error| refused(path, cannot("write in it", &error)))?;
         let lock = take_lock(path)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The database in it.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
+    }
+
+    /// What the database begins with.
+    pub(super) fn header(&self) -> Result<Header, StoreError> {
+        Header::read(&self.database()).map_err(|error| self.refused(cannot("read its posthaste.db", &error)))
+    }
+
+    /// Whether a first start was interrupted: SQLite left what it needs to undo it.
+    pub(super) fn has_journal(&self) -> bool {
+        std::fs::metadata(self.path.join("posthaste.db-journal")).is_ok_and(|journal| journal.len() > 0)
+    }
+
+    /// An error of the database as it is being opened, with what it means and what to do.
+    pub(super) fn explained(&self, error: StoreError) -> StoreError {
+        let what = match fault::code(&error) {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                "its posthaste.db is damaged or cut short; restore it from a backup; nothing was changed"
+            }
+            Some(ErrorCode::DiskFull) => "the disk is full; free some space and start again",
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+                "its posthaste.db cannot be written; it must belong to the user who runs this, on a disk that can be \
+                 written"
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                "another program has its posthaste.db open; close that one first"
+            }
+            _ => return error,
+        };
+        self.refused(format!("{what} ({})", fault::chain(&error)))
     }
 
     /// Why it cannot be used.
@@ -43,10 +81,33 @@ impl Folder {
 /// Makes the folder if it is missing. One that is there keeps its permissions: it may be shared on
 /// purpose. What is kept in it is the owner's alone either way.
 fn make_private(path: &Path) -> io::Result<()> {
+    let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
+    let database = path.join(DATABASE);
+    let is_new = !database.exists();
     // The files SQLite adds beside the database get its permissions.
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path.join(DATABASE))?;
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(database)?;
+    if is_new {
+        sync_folder(path)?;
+        // A folder that a power cut forgets takes with it what was acknowledged in it.
+        missing.into_iter().filter_map(Path::parent).try_for_each(sync_folder)?;
+    }
     Ok(())
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    File::open(path)?.sync_all()
+}
+
+/// What the system refused, and what to do about it.
+fn cannot(doing: &str, error: &io::Error) -> String {
+    let instead = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space and start again",
+        ErrorKind::ReadOnlyFilesystem => "put it on a disk that can be written",
+        _ => "it must be a folder of the user who runs this",
+    };
+    format!("cannot {doing}: {error}; {instead}")
 }
 
 fn take_lock(path: &Path) -> Result<File, StoreError> {
@@ -57,7 +118,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .truncate(false)
         .mode(FILE_MODE)
         .open(path.join("lock"))
-        .map_err(|error| refused(path, format!("cannot open its lock: {error}")))?;
+        .map_err(|error| refused(path, cannot("open its lock", &error)))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(refused(path, held_by(&mut file))),
@@ -67,7 +128,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     }
     // For whoever finds the folder taken; the lock holds without it.
     let note = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    note.map_err(|error| refused(path, format!("cannot write lock: {error}")))?;
+    note.map_err(|error| refused(path, cannot("write its lock", &error)))?;
     Ok(file)
 }
 

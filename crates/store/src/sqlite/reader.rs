@@ -1,9 +1,11 @@
 //! The threads that read. Each has a connection of its own, so a long look at the table delays
-//! nobody else; all take their work from one bounded queue.
+//! nobody else; all take their work from one bounded queue. A look holds the log back while it
+//! lasts, so one that lasts too long can be ended.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::{mpsc, oneshot};
 
 use super::failed;
@@ -21,6 +23,61 @@ enum Job {
     Stop,
 }
 
+/// The looks at the table that are under way, one at most for each connection.
+#[derive(Debug)]
+pub(super) struct Looks {
+    marks: AtomicU64,
+    looks: Vec<Look>,
+}
+
+/// A moment among the beginnings of looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Mark(u64);
+
+struct Look {
+    /// The last mark before it began; 0 while there is none.
+    since: AtomicU64,
+    handle: InterruptHandle,
+}
+
+impl std::fmt::Debug for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Look").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Looks {
+    pub(super) fn of(connections: &[Connection]) -> Self {
+        let look = |conn: &Connection| Look { since: AtomicU64::new(0), handle: conn.get_interrupt_handle() };
+        Self { marks: AtomicU64::new(1), looks: connections.iter().map(look).collect() }
+    }
+
+    /// Now.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.marks.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Ends those that began before the mark. Their callers are told that the read was interrupted,
+    /// and may ask again.
+    pub(super) fn end(&self, before: Mark) {
+        for look in &self.looks {
+            let since = look.since.load(Ordering::Relaxed);
+            if since != 0 && since <= before.0 {
+                tracing::warn!("a long read held the log back at its bound and was ended");
+                look.handle.interrupt();
+            }
+        }
+    }
+
+    fn begun(&self, place: usize) {
+        self.looks[place].since.store(self.marks.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn ended(&self, place: usize) {
+        self.looks[place].since.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The reading threads.
 #[derive(Debug)]
 pub(super) struct Readers {
@@ -30,14 +87,16 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn start(connections: Vec<Connection>) -> Result<Self, StoreError> {
+    /// Starts a thread for each connection. `looks` are theirs, in the same order.
+    pub(super) fn start(connections: Vec<Connection>, looks: &Arc<Looks>) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let queue = Arc::new(Mutex::new(queue));
         let threads = connections
             .into_iter()
-            .map(|conn| {
-                let queue = Arc::clone(&queue);
-                Joined::spawn("store-reader", move || serve(&conn, &queue))
+            .enumerate()
+            .map(|(place, conn)| {
+                let (queue, looks) = (Arc::clone(&queue), Arc::clone(looks));
+                Joined::spawn("store-reader", move || serve(&conn, &queue, &looks, place))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { jobs, _threads: threads })
@@ -68,12 +127,16 @@ impl Readers {
     }
 }
 
-fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>) {
+fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>, looks: &Looks, place: usize) {
     loop {
         // Whoever waits holds the lock; it is free again before the work begins.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         match job {
-            Some(Job::Read(read)) => read(conn),
+            Some(Job::Read(read)) => {
+                looks.begun(place);
+                read(conn);
+                looks.ended(place);
+            }
             Some(Job::Stop) | None => return,
         }
     }
@@ -89,7 +152,9 @@ mod tests {
         let open = || Connection::open(folder.path().join("some.db")).expect("a file");
         let writer = open();
         writer.execute_batch("PRAGMA journal_mode = wal; CREATE TABLE some (id)").expect("a fresh file");
-        let readers = Readers::start(vec![open()]).expect("a thread");
+        let connections = vec![open()];
+        let looks = Arc::new(Looks::of(&connections));
+        let readers = Readers::start(connections, &looks).expect("a thread");
         let count = |conn: &Connection| {
             conn.query_row("SELECT count(*) FROM some", [], |row| row.get::<_, i64>(0)).map_err(failed("count"))
         };

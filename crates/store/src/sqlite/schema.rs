@@ -1,6 +1,7 @@
 //! Connections to the database, and its shape: migrations that take an older file to this build's.
 //!
-//! Invariant: a file is never opened by a build older than the one that wrote it.
+//! Invariants: a file is never opened by a build older than the one that wrote it; what is refused
+//! is left as it was, byte for byte.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::failed;
 use super::folder::Folder;
+use super::header::{APPLICATION_ID, Header};
 use crate::StoreError;
 
 /// Each takes the file one version further; the file's version is how many it has had.
@@ -19,33 +21,86 @@ pub(super) const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sq
 const STATEMENTS_KEPT: usize = 192;
 
 /// How long a commit waits for somebody who opened the file with another program.
-const BUSY_WAIT: Duration = Duration::from_secs(10);
+pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
+
+/// A page of the database.
+pub(super) const PAGE_BYTES: u64 = 8192;
 
 /// The writer's connection: makes the file if it is missing, and brings it up to date.
-pub(super) fn open_writer(folder: &Folder) -> Result<Connection, StoreError> {
+pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
+    check_header(folder)?;
+    set_up(folder, log_bytes).map_err(|error| folder.explained(error))
+}
+
+/// Looks at the file before SQLite does: what is not ours is not opened at all.
+fn check_header(folder: &Folder) -> Result<(), StoreError> {
+    match folder.header()? {
+        Header::Ours { version } => check_version(folder, version),
+        // An interrupted first start: SQLite puts it back before it reads anything.
+        Header::Foreign(_) if folder.has_journal() => Ok(()),
+        Header::None => Ok(()),
+        Header::Foreign(what) => Err(folder.refused(format!(
+            "its posthaste.db is {what}; move that file away, or name another folder; nothing was changed"
+        ))),
+    }
+}
+
+fn check_version(folder: &Folder, found: u32) -> Result<(), StoreError> {
+    let known = MIGRATIONS.len();
+    if found as usize <= known {
+        return Ok(());
+    }
+    Err(folder.refused(format!(
+        "its database has version {found} and this build knows {known}; run the newer build that wrote it"
+    )))
+}
+
+fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database(), OpenFlags::SQLITE_OPEN_CREATE)?;
-    // The first two must stand before anything is written. FULL: a commit is on the disk when it
-    // returns. The writer itself checkpoints every 32 MiB until a thread of its own does; the log
-    // file is cut back to 64 MiB afterwards.
-    let mode: String = conn
-        .execute_batch("PRAGMA page_size = 8192; PRAGMA auto_vacuum = INCREMENTAL;")
-        .and_then(|()| conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)))
-        .map_err(failed("open the database"))?;
+    // Until we know that it is ours, closing it must not change it.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed("open the database"))?;
+    let number =
+        |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0)).map_err(failed("read the database"));
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    if tables > 0 && number("PRAGMA application_id")? != APPLICATION_ID {
+        return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
+    }
+    if tables == 0 {
+        // Before anything else is written: what the file is for, and how it is laid out.
+        conn.execute_batch(&format!(
+            "PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID};"
+        ))
+        .map_err(failed("make the database"))?;
+    }
+    let mode: String =
+        conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("open the database"))?;
     if mode != "wal" {
         return Err(folder.refused(format!("the database's journal is {mode:?}, not WAL; it must be on a local disk")));
     }
-    conn.execute_batch(
-        "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 4000;
-         PRAGMA journal_size_limit = 67108864;",
-    )
+    // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own.
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = {log_bytes};"
+    ))
     .map_err(failed("set up the database"))?;
-    migrate(conn, folder)
+    let conn = migrate(conn, folder)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(failed("set up the database"))?;
+    Ok(conn)
+}
+
+/// The connection that copies the log into the database.
+pub(super) fn open_log(folder: &Folder) -> Result<Connection, StoreError> {
+    let conn = connect(&folder.database(), OpenFlags::empty())?;
+    // Only the writer tidies up at the end, and only if all its commits went well.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .and_then(|_| conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"))
+        .map_err(failed("set up the log's connection"))?;
+    Ok(conn)
 }
 
 /// A connection that only reads.
 pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database(), OpenFlags::empty())?;
-    // Only the writer tidies up at the end, and only if all its commits went well.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .and_then(|_| conn.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -4096;"))
         .map_err(failed("set up a reader"))?;
@@ -72,12 +127,8 @@ fn migrate(mut conn: Connection, folder: &Folder) -> Result<Connection, StoreErr
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed("begin the migration"))?;
     let found: u32 =
         tx.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("read the database's version"))?;
-    let Some(missing) = MIGRATIONS.get(found as usize..) else {
-        let known = MIGRATIONS.len();
-        return Err(folder.refused(format!(
-            "its database has version {found} and this build knows {known}; run the newer build that wrote it"
-        )));
-    };
+    check_version(folder, found)?;
+    let missing = &MIGRATIONS[found as usize..];
     if !missing.is_empty() {
         for migration in missing {
             tx.execute_batch(migration).map_err(failed("migrate the database"))?;

@@ -2,7 +2,9 @@
 //! runs it in one transaction, commits, and answers everybody.
 //!
 //! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
-//! commit nothing is ever written again, since what a failed sync left behind cannot be known.
+//! commit nothing is ever written again, since what a failed sync left behind cannot be known. A
+//! full disk is the one exception: its transaction is undone, producers are refused, and everything
+//! else is held here and tried again until there is room.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +13,14 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, TenantId, WriterId};
 use posthaste_core::queue::SoftBreaker;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, Statement};
+use rusqlite::{Connection, Statement};
 use tokio::sync::{mpsc, oneshot};
 
 use super::accept::Accept;
 use super::arrivals::{self, Arrivals};
+use super::checkpoint::Log;
 use super::column::key;
+use super::fault::{is_callers, is_full};
 use super::settle::Settle;
 use super::thread::Joined;
 use super::work::Work;
@@ -78,6 +82,8 @@ pub(super) enum Request {
         rows: usize,
         work: Box<dyn Work>,
     },
+    /// Something has changed that the writer waits for.
+    Wake,
     Stop,
 }
 
@@ -106,9 +112,16 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(conn: Connection, shared: Arc<Shared>) -> Result<Self, StoreError> {
+    /// Starts the thread; `log` is for the one beside it.
+    pub(super) fn start(
+        mut conn: Connection,
+        log: Connection,
+        log_bytes_max: u64,
+        shared: Arc<Shared>,
+    ) -> Result<Self, StoreError> {
         let (requests, queue) = mpsc::channel(QUEUE);
-        let thread = Joined::spawn("store-writer", move || run(conn, queue, &shared))?;
+        let log = Log::start(&mut conn, log, log_bytes_max, Arc::clone(&shared), requests.downgrade())?;
+        let thread = Joined::spawn("store-writer", move || run(conn, queue, log, &shared))?;
         Ok(Self { requests, _thread: thread })
     }
 
@@ -129,23 +142,33 @@ impl Writer {
     }
 }
 
-fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, shared: &Shared) {
-    if let Err(error) = serve(&conn, &mut queue, shared) {
+fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, shared: &Shared) {
+    if let Err(error) = serve(&conn, &mut queue, &mut log, shared) {
         // Closing must not sync again behind the failure's back.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-        let reason = chain(&error);
-        tracing::error!(reason, quiet = quiet.is_ok(), "the store stops writing; restart to recover");
-        shared.stop(reason);
+        if let Err(error) = quiet {
+            tracing::warn!(%error, "cannot close the database without tidying up");
+        }
+        shared.fail(&error);
     }
     shared.arrivals.close();
+    // Its connection first: the last one to close tidies the file up, and that must be ours.
+    drop(log);
     drop(conn);
 }
 
-fn serve(conn: &Connection, queue: &mut mpsc::Receiver<Request>, shared: &Shared) -> Result<(), StoreError> {
+fn serve(
+    conn: &Connection,
+    queue: &mut mpsc::Receiver<Request>,
+    log: &mut Log,
+    shared: &Shared,
+) -> Result<(), StoreError> {
     let mut group = Group::prepare(conn).map_err(failed("prepare the writer"))?;
     let mut waiting = Vec::with_capacity(QUEUE);
     loop {
-        if waiting.is_empty() && queue.blocking_recv_many(&mut waiting, GROUP_ROWS_MAX) == 0 {
+        // What found no room is tried again when somebody wakes us, not at once.
+        let stuck = shared.reserve.is_stuck();
+        if (stuck || waiting.is_empty()) && queue.blocking_recv_many(&mut waiting, GROUP_ROWS_MAX) == 0 {
             return Ok(());
         }
         while waiting.len() < GROUP_ROWS_MAX
@@ -153,16 +176,63 @@ fn serve(conn: &Connection, queue: &mut mpsc::Receiver<Request>, shared: &Shared
         {
             waiting.push(request);
         }
+        if shared.stopped.get().is_some() {
+            return Err(StoreError::Stopped);
+        }
+        let woken = wake_up(&mut waiting);
+        if shared.reserve.is_given_up() {
+            refuse(&mut waiting, Request::is_producers, &shared.arrivals);
+        }
+        if stuck && !woken {
+            if waiting.iter().any(|request| matches!(request, Request::Stop)) {
+                return Ok(());
+            }
+            continue;
+        }
         let together = fitting(&waiting);
-        let refused = group.write(&mut waiting[..together])?;
-        let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
-        shared.commits.note(rows, group.commit_took);
-        shared.kept.forget(&group.changed);
-        group.changed.clear();
-        if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
-            return Ok(());
+        if together == 0 {
+            shared.reserve.set_stuck(false);
+            continue;
+        }
+        match group.write(&mut waiting[..together]) {
+            Ok(refused) => {
+                shared.reserve.set_stuck(false);
+                let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
+                shared.commits.note(rows, group.commit_took);
+                shared.kept.forget(&group.changed);
+                group.changed.clear();
+                if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
+                    return Ok(());
+                }
+                log.committed(conn, shared)?;
+            }
+            Err(error) if is_full(&error) => {
+                // The first time there is the reserve to try with, after that nothing but to wait.
+                if shared.reserve.is_given_up() {
+                    shared.reserve.set_stuck(true);
+                    refuse(&mut waiting, |request| matches!(request, Request::Open { .. }), &shared.arrivals);
+                }
+                shared.reserve.give_up();
+                log.wake();
+            }
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Takes out what only wakes; says whether there was any.
+fn wake_up(waiting: &mut Vec<Request>) -> bool {
+    let before = waiting.len();
+    waiting.retain(|request| !matches!(request, Request::Wake));
+    waiting.len() < before
+}
+
+/// Refuses some of what waits because the disk is full. What remains is what the dispatch loop asks
+/// for, whose own bounds are bounds for us.
+fn refuse(waiting: &mut Vec<Request>, which: impl Fn(&Request) -> bool, arrivals: &Arrivals) {
+    let some: Vec<_> = waiting.extract_if(.., |request| which(request)).collect();
+    let refused = (0..some.len()).map(|place| (place, StoreError::Full)).collect();
+    answer(some.into_iter(), refused, arrivals);
 }
 
 /// How many of these fit into one group: at least one.
@@ -190,9 +260,12 @@ impl Request {
             Self::Work { rows, .. } => (*rows, 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
-            Self::Open { .. } | Self::Cut { .. } | Self::PutEndpoint { .. } | Self::Change { .. } | Self::Stop => {
-                (1, 0)
-            }
+            Self::Open { .. }
+            | Self::Cut { .. }
+            | Self::PutEndpoint { .. }
+            | Self::Change { .. }
+            | Self::Wake
+            | Self::Stop => (1, 0),
         }
     }
 
@@ -204,8 +277,14 @@ impl Request {
             | Self::PutEndpoint { session, .. }
             | Self::Change { session, .. }
             | Self::Work { session, .. } => Some(*session),
-            Self::Open { .. } | Self::Stop => None,
+            Self::Open { .. } | Self::Wake | Self::Stop => None,
         }
+    }
+
+    /// Whether it brings new work: refused on a full disk. The rest is held until there is room,
+    /// since the loop can do nothing about a refusal.
+    fn is_producers(&self) -> bool {
+        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. })
     }
 
     fn doing(&self) -> &'static str {
@@ -223,6 +302,7 @@ impl Request {
             },
             Self::PutEndpoint { .. } => "put an endpoint",
             Self::Work { .. } => "do the store's own work",
+            Self::Wake => "wake up",
             Self::Stop => "stop",
         }
     }
@@ -262,9 +342,37 @@ impl<'c> Group<'c> {
         })
     }
 
-    /// Makes a group durable. An error is the end of the writer.
+    /// Makes a group durable. An error is the end of the writer, unless the disk is full: then
+    /// nothing has happened.
     fn write(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
         let session = self.session;
+        match self.write_together(group) {
+            Err(error) if is_callers(&error) => {
+                self.undo(session)?;
+                self.write_apart(group)
+            }
+            written => written,
+        }
+        .or_else(|error| {
+            if is_full(&error) {
+                self.undo(session)?;
+            }
+            Err(error)
+        })
+    }
+
+    /// Takes back what a failed transaction did, here and in the database.
+    fn undo(&mut self, session: Option<Session>) -> Result<(), StoreError> {
+        // Some failures have undone it already.
+        if !self.conn.is_autocommit() {
+            self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
+        }
+        self.session = session;
+        self.changed.clear();
+        Ok(())
+    }
+
+    fn write_together(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
         let mut refused = Refused::new();
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
@@ -272,11 +380,6 @@ impl<'c> Group<'c> {
                 Ok(()) => {}
                 // Both are said before anything is written.
                 Err(error @ (StoreError::Fenced { .. } | StoreError::TooMany { .. })) => refused.push((place, error)),
-                Err(error) if is_callers(&error) => {
-                    self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
-                    self.session = session;
-                    return self.write_apart(group);
-                }
                 Err(error) => return Err(error),
             }
         }
@@ -335,7 +438,7 @@ impl<'c> Group<'c> {
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Work { work, .. } => work.run(self.conn),
-            Request::Stop => Ok(()),
+            Request::Wake | Request::Stop => Ok(()),
         }
     }
 
@@ -393,18 +496,6 @@ fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
     })
 }
 
-/// Whether the request is at fault, and the store is well.
-fn is_callers(error: &StoreError) -> bool {
-    match error {
-        StoreError::Database { source, .. } => matches!(
-            source.sqlite_error_code(),
-            Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
-        ),
-        StoreError::Fenced { .. } | StoreError::TooMany { .. } | StoreError::Damaged { .. } => true,
-        _ => false,
-    }
-}
-
 /// What to do after a group.
 #[derive(PartialEq, Eq)]
 enum Then {
@@ -439,6 +530,7 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }
+            Request::Wake => {}
             Request::Stop => then = Then::Stop,
         }
     }
@@ -458,15 +550,4 @@ fn arrive(mut messages: Vec<Accepted>, acceptances: &[Acceptance], accepted: &mu
         accepted.extend(deliveries.into_iter().map(|new| Arrival { new, message: Arc::clone(&message) }));
     }
     room
-}
-
-/// An error and everything under it, in one line.
-fn chain(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(below) = source {
-        text += &format!(": {below}");
-        source = below.source();
-    }
-    text
 }

@@ -107,20 +107,6 @@ async fn a_folder_that_is_open_is_refused_to_others() {
 }
 
 #[test]
-fn a_newer_file_is_refused_and_left_alone() {
-    let folder = new_folder();
-    drop(open(folder.path()));
-    let newer = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
-    newer.pragma_update(None, "user_version", 1_000).expect("a number");
-    drop(newer);
-    let refused = Sqlite::open_folder(folder.path()).expect_err("it is newer").to_string();
-    assert!(refused.contains("has version 1000") && refused.contains("run the newer build"), "{refused}");
-    let untouched = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
-    let version: i64 = untouched.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("a number");
-    assert_eq!(version, 1_000);
-}
-
-#[test]
 fn what_is_kept_is_its_owner_s_alone_and_a_folder_that_was_there_stays_as_it_was() {
     let parent = new_folder();
     for (name, made_before) in [("made", false), ("found", true)] {

@@ -4,6 +4,7 @@
 
 mod folder;
 mod histories;
+mod refused;
 
 use tempfile::TempDir;
 

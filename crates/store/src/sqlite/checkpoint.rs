@@ -1,0 +1,279 @@
+//! The log beside the database, and the thread that empties it.
+//!
+//! The writer appends to the log; a thread with a connection of its own copies it into the database
+//! behind it (PASSIVE: it waits for nobody and nobody for it). Under load it never reaches the end,
+//! so the writer itself begins the log anew between two commits once it is half as long as it may
+//! be (RESTART).
+//!
+//! Invariants: the log stays within its bound, and a read that holds it back at the bound is
+//! ended; a copy that fails for another reason than a full disk stops the store like any other
+//! failed write.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::mpsc::WeakSender;
+
+use super::fault::is_full;
+use super::schema::{BUSY_WAIT, PAGE_BYTES};
+use super::thread::Joined;
+use super::writer::Request;
+use super::{Shared, failed};
+use crate::StoreError;
+
+/// How long the writer waits at the bound for reads that end by themselves, before it ends them, and
+/// how long for those it has ended.
+const READS_END_WITHIN: Duration = Duration::from_millis(250);
+
+/// How often it is tried to write on a full disk.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The log as the writer sees it.
+pub(super) struct Log {
+    /// Pages in it, told by SQLite after each commit.
+    pages: Arc<AtomicU32>,
+    max: u32,
+    /// Where the thread was last woken.
+    woken_at: u32,
+    /// Where to try again to begin anew after reads were in the way.
+    again_at: u32,
+    wake: SyncSender<()>,
+    /// Held by whoever copies: SQLite lets a second one fail rather than wait.
+    copying: Arc<Mutex<()>>,
+    // After `wake`, whose end ends it.
+    _thread: Joined,
+}
+
+impl Log {
+    /// Starts the thread on a connection of its own, and counts what `writer` commits.
+    pub(super) fn start(
+        writer: &mut Connection,
+        own: Connection,
+        bytes_max: u64,
+        shared: Arc<Shared>,
+        requests: WeakSender<Request>,
+    ) -> Result<Self, StoreError> {
+        let pages = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&pages);
+        writer
+            .wal_hook(Some(move |_: &mut _, pages: std::ffi::c_int| {
+                counted.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+                Ok(())
+            }))
+            .map_err(failed("watch the log"))?;
+        // One that is waiting is enough: it will see everything.
+        let (wake, woken) = sync_channel(1);
+        let copying = Arc::new(Mutex::new(()));
+        let side = Side { conn: own, copying: Arc::clone(&copying), shared, requests };
+        let thread = Joined::spawn("store-checkpoint", move || side.serve(&woken))?;
+        let max = u32::try_from(bytes_max / PAGE_BYTES).unwrap_or(u32::MAX);
+        Ok(Self { pages, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
+    }
+
+    /// Wakes the thread; it finds out why.
+    pub(super) fn wake(&self) {
+        // Full: it is about to look anyway. Gone: the store is stopping.
+        _ = self.wake.try_send(());
+    }
+
+    /// Keeps the log within its bound, after a commit.
+    pub(super) fn committed(&mut self, conn: &Connection, shared: &Shared) -> Result<(), StoreError> {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages < self.woken_at {
+            (self.woken_at, self.again_at) = (0, 0);
+        }
+        if pages - self.woken_at >= self.max / 8 {
+            self.woken_at = pages;
+            self.wake();
+        }
+        // A commit is at most an eighth: what begins below the last eighth ends within the bound.
+        let at_the_bound = pages >= self.max / 8 * 7;
+        if pages < (self.max / 2).max(self.again_at) && !at_the_bound {
+            return Ok(());
+        }
+        let before = shared.looks.mark();
+        let begun = match self.begin_anew(conn, at_the_bound) {
+            Ok(Copied::Some) if at_the_bound => {
+                shared.looks.end(before);
+                self.begin_anew(conn, at_the_bound)
+            }
+            begun => begun,
+        };
+        match begun {
+            Ok(Copied::All) => {}
+            Ok(Copied::Some) => self.again_at = pages.saturating_add(self.max / 8),
+            Err(error) if is_full(&error) => {
+                self.again_at = pages.saturating_add(self.max / 8);
+                shared.reserve.give_up();
+                self.wake();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Copies what is left and lets the next commit begin the log anew, unless somebody is in the
+    /// way; at the bound others are waited for.
+    fn begin_anew(&self, conn: &Connection, at_the_bound: bool) -> Result<Copied, StoreError> {
+        let Some(_alone) = self.alone(at_the_bound) else { return Ok(Copied::Some) };
+        let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
+        conn.busy_timeout(wait).map_err(failed("set how long to wait for reads"))?;
+        let copied = copy(conn, "PRAGMA wal_checkpoint(RESTART)");
+        conn.busy_timeout(BUSY_WAIT).map_err(failed("set how long to wait for others"))?;
+        copied
+    }
+
+    /// The right to copy; at the bound it is waited for.
+    fn alone(&self, wait: bool) -> Option<MutexGuard<'_, ()>> {
+        if wait {
+            return Some(self.copying.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        match self.copying.try_lock() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(alone)) => Some(alone.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// The thread's side.
+struct Side {
+    conn: Connection,
+    copying: Arc<Mutex<()>>,
+    shared: Arc<Shared>,
+    requests: WeakSender<Request>,
+}
+
+impl Side {
+    fn serve(&self, woken: &Receiver<()>) {
+        loop {
+            let full = self.shared.reserve.is_given_up();
+            let woken = if full { woken.recv_timeout(AGAIN_AFTER) } else { woken.recv().map_err(Into::into) };
+            match woken {
+                Err(RecvTimeoutError::Disconnected) => return,
+                _ if self.shared.stopped.get().is_some() => {}
+                Ok(()) => self.empty(),
+                Err(RecvTimeoutError::Timeout) => self.find_room(),
+            }
+        }
+    }
+
+    /// Copies what there is.
+    fn empty(&self) {
+        let alone = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let copied = copy(&self.conn, "PRAGMA wal_checkpoint(PASSIVE)");
+        drop(alone);
+        match copied {
+            Ok(_) => {}
+            Err(error) if is_full(&error) => self.shared.reserve.give_up(),
+            Err(error) => {
+                self.shared.fail(&error);
+                self.wake_writer();
+            }
+        }
+    }
+
+    /// On a full disk: what the writer holds goes first, the reserve after it.
+    fn find_room(&self) {
+        if self.shared.reserve.is_stuck() {
+            self.wake_writer();
+        } else {
+            self.empty();
+            self.shared.reserve.try_again();
+        }
+    }
+
+    fn wake_writer(&self) {
+        if let Some(requests) = self.requests.upgrade() {
+            // No place: then it is awake.
+            _ = requests.try_send(Request::Wake);
+        }
+    }
+}
+
+/// How far a copy came.
+#[derive(Debug, PartialEq, Eq)]
+enum Copied {
+    All,
+    Some,
+}
+
+fn copy(conn: &Connection, pragma: &str) -> Result<Copied, StoreError> {
+    let copied = conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    let busy = copied.map_err(failed("copy the log into the database"))?;
+    Ok(if busy == 0 { Copied::All } else { Copied::Some })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use posthaste_core::id::{Key, MessageId, TenantId};
+    use posthaste_core::time::Timestamp;
+
+    use super::*;
+    use crate::sqlite::{Bounds, Sqlite};
+    use crate::{Accepted, Message, Store};
+
+    const LOG: u64 = 1 << 20;
+
+    fn open(folder: &Path) -> Sqlite {
+        let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG };
+        Sqlite::open_bounded(folder, bounds).expect("a fresh folder opens")
+    }
+
+    /// Some messages of five pages or so, and how long the log is after each.
+    async fn accept(store: &Sqlite, folder: &Path) {
+        let session = store.open().await.expect("a fresh store opens").session;
+        for n in 0..200 {
+            let id = MessageId(Key::new(session.writer, 1 + n));
+            let message = Message {
+                id,
+                tenant: TenantId::from_raw(9),
+                at: Timestamp::from_millis(1_760_000_000_000),
+                event_type: None,
+                correlation_id: id.to_string(),
+                body: vec![b'x'; 40_000].into(),
+                compact: None,
+            };
+            let accepted = Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None };
+            store.accept(session, vec![accepted]).await.expect("it is accepted");
+            let log = fs::metadata(folder.join("posthaste.db-wal")).expect("the log is there").len();
+            assert!(log <= LOG, "{log} bytes after {n} messages");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_log_stays_within_its_bound() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        accept(&open(folder.path()), folder.path()).await;
+    }
+
+    #[tokio::test]
+    async fn a_read_that_holds_the_log_back_at_its_bound_is_ended() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = open(folder.path());
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let endless = store.readers.read(move |conn| {
+            let count = |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(failed("count for ever"));
+            count("SELECT count(*) FROM message")?;
+            _ = begun.send(());
+            count("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+        });
+        let accepting = async {
+            has_begun.await.expect("it begins");
+            accept(&store, folder.path()).await;
+        };
+        let (ended, ()) = tokio::join!(endless, accepting);
+        let StoreError::Database { source, .. } = ended.expect_err("it never ends by itself") else {
+            panic!("the database ends it");
+        };
+        assert_eq!(source.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
+        let next = store.readers.read(|conn| copy(conn, "SELECT count(*) FROM meta"));
+        next.await.expect("the next read is not ended");
+    }
+}

@@ -9,7 +9,8 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, store_speed, thread,
+    breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, store_kill9,
+    store_speed, thread,
 };
 
 /// How a proof is run.
@@ -155,6 +156,11 @@ pub const PROOFS: &[Proof] = &[
         name: "crash-points",
         shows: "a crash at every effect of many scenarios loses nothing",
         run: crash_points::run,
+    },
+    Proof {
+        name: "store-kill9",
+        shows: "a process around the loop and the store is killed under eight producers: nothing acknowledged is lost",
+        run: store_kill9::run,
     },
     Proof {
         name: "store-speed",

@@ -1,0 +1,94 @@
+//! A transport that stays in the process: every attempt is shown to somebody, who judges it, and is
+//! reported a moment later. The body comes along or is read from the store, as in production.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Verdict;
+use posthaste_core::time::Timestamp;
+use posthaste_engine::dispatch::driver::Transport;
+use posthaste_engine::dispatch::{Finished, Send};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Message, Store};
+use tokio::time::Instant;
+
+/// Sees each attempt as it arrives, and judges it.
+pub type Receive = Box<dyn FnMut(&Send, &Message) -> Verdict + std::marker::Send>;
+
+type Read = Pin<Box<dyn Future<Output = (Send, Option<Arc<Message>>)> + std::marker::Send>>;
+
+/// A transport that stays in the process.
+pub struct Loopback {
+    store: Arc<Sqlite>,
+    receive: Receive,
+    /// How long an attempt is under way: the same for all, so that they end in order.
+    takes: Duration,
+    reads: FuturesUnordered<Read>,
+    under_way: VecDeque<(Instant, Finished)>,
+}
+
+impl Loopback {
+    /// Attempts take so long.
+    pub fn new(store: Arc<Sqlite>, takes: Duration, receive: Receive) -> Self {
+        Self { store, receive, takes, reads: FuturesUnordered::new(), under_way: VecDeque::new() }
+    }
+
+    fn arrives(&mut self, send: &Send, message: Option<&Message>) {
+        // Its payload could not be read: nothing was sent, and the attempt is made again.
+        let verdict = message.map_or(Verdict::of(Cause::StoreUnavailable), |message| (self.receive)(send, message));
+        let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes };
+        self.under_way.push_back((Instant::now() + self.takes, finished));
+    }
+}
+
+impl Transport for Loopback {
+    fn send(&mut self, send: Send, _now: Timestamp) {
+        match send.message.clone() {
+            Some(message) => self.arrives(&send, Some(&message)),
+            None => {
+                let store = Arc::clone(&self.store);
+                self.reads.push(Box::pin(async move {
+                    let message = store.message(send.start.message).await.ok().flatten();
+                    (send, message)
+                }));
+            }
+        }
+    }
+
+    async fn finished(&mut self) -> Vec<Finished> {
+        loop {
+            let now = Instant::now();
+            let ended = self.under_way.partition_point(|(at, _)| *at <= now);
+            if ended > 0 {
+                return self.under_way.drain(..ended).map(|(_, finished)| finished).collect();
+            }
+            let next = self.under_way.front().map(|(at, _)| *at);
+            tokio::select! {
+                biased;
+                Some((send, message)) = self.reads.next(), if !self.reads.is_empty() => {
+                    self.arrives(&send, message.as_deref());
+                }
+                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => {}
+                else => pending().await,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Loopback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loopback").field("takes", &self.takes).finish_non_exhaustive()
+    }
+}
+
+/// The receiver took it.
+pub fn taken() -> Verdict {
+    Verdict { status: Some(204), ..Verdict::of(Cause::Ok) }
+}

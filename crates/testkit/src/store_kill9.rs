@@ -1,0 +1,246 @@
+//! The proof `store-kill9`: a real process around the dispatch loop and SQLite is killed again and
+//! again under producers that are processes of their own.
+//!
+//! Three parties keep books and none of them asks the store: each producer writes down what was
+//! acknowledged (its *ledger*), the loopback receiver what arrived, and this proof compares the two.
+//! Only at the very end the store itself is opened and asked where every delivery is.
+//!
+//! The control is the same process answering before the commit: it must be caught losing something.
+
+mod check;
+mod node;
+mod producer;
+mod record;
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::seeder;
+use check::Books;
+use node::SLOTS;
+
+const PRODUCERS: usize = 8;
+/// A node that does not answer by then is not going to.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Every so many cycles the node is killed while it starts.
+const IN_THE_START: u32 = 5;
+/// Cycles until the control must have lost something.
+const CONTROL_CYCLES: u32 = 10;
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Size {
+    cycles: u32,
+    acknowledged: u64,
+}
+
+const FULL: Size = Size { cycles: 60, acknowledged: 100_000 };
+const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
+
+/// Plays one of the parts, as `store_node` was told to.
+pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
+    let args: Vec<String> = args.collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // Whoever started us has ended when our input does: nobody stays behind.
+    thread::spawn(|| {
+        io::stdin().lines().for_each(drop);
+        std::process::exit(0);
+    });
+    let ended = match args.as_slice() {
+        ["node", folder, promise] => match promise.parse() {
+            Ok(promise) => node::run(Path::new(folder), promise),
+            Err(error) => Err(error),
+        },
+        ["producer", folder, number] => match number.parse() {
+            Ok(number) => producer::run(Path::new(folder), number),
+            Err(error) => Err(CannotRun(format!("{number} is no producer: {error}"))),
+        },
+        _ => Err(CannotRun("this is one part of the proof store-kill9, which starts it".to_owned())),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(CannotRun(why)) => {
+            eprintln!("store_node: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let size = if options.quick { QUICK } else { FULL };
+    let mut dice = fastrand::Rng::with_seed(options.first.unwrap_or(9));
+    let mut world = World::begin("committed")?;
+    for cycle in 0..size.cycles {
+        let enough = size.acknowledged * u64::from(cycle + 1) / u64::from(size.cycles);
+        world.cycle(cycle, enough, &mut dice)?;
+    }
+    let lost = world.everything_arrives()?;
+    let control = control(&mut dice)?;
+    let World { kills, .. } = world;
+    let (folder, books) = world.end()?;
+    let astray = check::astray(&folder.path().join("data"), &books)?;
+    let (acknowledged, arrived) = (books.acknowledged.len(), books.arrived.len());
+    eprintln!("{kills} kills, {acknowledged} acknowledged, {arrived} arrived, {lost} lost, {astray} astray");
+    Ok(vec![
+        Figure::at_least("kills", f64::from(kills), "kills", f64::from(size.cycles)),
+        Figure::at_least("acknowledged", count(acknowledged), "messages", size.acknowledged as f64),
+        Figure::at_most("lost", count(lost), "messages", 0.0),
+        Figure::at_most("rows_astray", count(astray), "rows", 0.0),
+        // At most what was in flight at each kill arrives twice.
+        Figure::at_most("duplicates", count(books.duplicates()), "arrivals", f64::from(kills * SLOTS)),
+        Figure::at_least("control_lost", count(control), "messages", 1.0),
+    ])
+}
+
+/// A node that promises too early loses something.
+fn control(dice: &mut fastrand::Rng) -> Result<usize, CannotRun> {
+    let mut world = World::begin("early")?;
+    for cycle in 1..=CONTROL_CYCLES {
+        world.cycle(cycle, u64::from(cycle) * 500, dice)?;
+    }
+    world.promise = "committed";
+    world.everything_arrives()
+}
+
+/// A node, its producers, and the folder with everybody's books.
+struct World {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    promise: &'static str,
+    node: Option<Part>,
+    producers: Vec<Part>,
+    kills: u32,
+}
+
+impl World {
+    fn begin(promise: &'static str) -> Result<Self, CannotRun> {
+        let program = std::env::current_exe()?.with_file_name("store_node");
+        if !program.exists() {
+            return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
+        }
+        let folder = tempfile::Builder::new().prefix("kill9-").tempdir_in(seeder::shelf()?)?;
+        let mut world = Self { program, folder, promise, node: None, producers: Vec::new(), kills: 0 };
+        for number in 0..PRODUCERS {
+            world.producers.push(Part::start(&world.program, &["producer", world.path()?, &number.to_string()])?);
+        }
+        Ok(world)
+    }
+
+    fn path(&self) -> Result<&str, CannotRun> {
+        self.folder.path().to_str().ok_or_else(|| CannotRun("the folder's name is not text".to_owned()))
+    }
+
+    /// Starts the node and kills it: in the middle of its start, or once so much is acknowledged in
+    /// all and a moment has passed.
+    fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
+        let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
+        if cycle % IN_THE_START != IN_THE_START - 1 {
+            node.is_ready()?;
+            self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
+        }
+        thread::sleep(Duration::from_micros(dice.u64(..40_000)));
+        node.kill()?;
+        self.kills += 1;
+        Ok(())
+    }
+
+    /// Lets the node finish what was promised; gives how many of those never arrived.
+    fn everything_arrives(&mut self) -> Result<usize, CannotRun> {
+        // They end with their input, after what they are just writing down.
+        for producer in &mut self.producers {
+            producer.stop()?;
+        }
+        let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
+        node.is_ready()?;
+        self.node = Some(node);
+        let began = Instant::now();
+        loop {
+            let lost = Books::read(self.folder.path())?.lost();
+            if lost == 0 || began.elapsed() > PATIENCE / 3 {
+                return Ok(lost);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn waits_until(&self, complaint: &str, enough: impl Fn(&Progress) -> bool) -> Result<(), CannotRun> {
+        let began = Instant::now();
+        while !enough(&Progress(self.folder.path())) {
+            if began.elapsed() > PATIENCE {
+                return Err(CannotRun(format!("the node {complaint}")));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Everybody's books, once nobody writes any more.
+    fn end(mut self) -> Result<(tempfile::TempDir, Books), CannotRun> {
+        if let Some(mut node) = self.node.take() {
+            node.kill()?;
+        }
+        let books = Books::read(self.folder.path())?;
+        Ok((self.folder, books))
+    }
+}
+
+/// How far the producers are, by the length of their ledgers.
+struct Progress<'a>(&'a Path);
+
+impl Progress<'_> {
+    fn acknowledged(&self) -> u64 {
+        (0..PRODUCERS).map(|number| record::count(&record::ledger(self.0, number))).sum()
+    }
+}
+
+/// A process of ours, ended by its id whatever happens to the proof.
+struct Part {
+    child: Child,
+}
+
+impl Part {
+    fn start(program: &Path, args: &[&str]) -> Result<Self, CannotRun> {
+        let child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let child = child.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
+        Ok(Self { child })
+    }
+
+    /// Waits for its one word.
+    fn is_ready(&mut self) -> Result<(), CannotRun> {
+        let stdout = self.child.stdout.take().ok_or_else(|| CannotRun("its output is not piped".to_owned()))?;
+        let mut said = String::new();
+        BufReader::new(stdout).read_line(&mut said)?;
+        if said.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node said {said:?} and ended"))) }
+    }
+
+    /// Ends its input, which ends it.
+    fn stop(&mut self) -> io::Result<()> {
+        drop(self.child.stdin.take());
+        self.child.wait().map(drop)
+    }
+
+    /// kill -9. Killing it twice is the same as once.
+    fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Nothing can be done about a process that is already gone.
+        let _ = self.kill();
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
+fn count(number: usize) -> f64 {
+    number as f64
+}

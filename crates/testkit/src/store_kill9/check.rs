@@ -1,0 +1,109 @@
+//! The books, compared: with each other, and at the very end with the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::queue::{Order, Span};
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Query, Start, Store, StoreError};
+
+use super::PRODUCERS;
+use super::record::{self, Record};
+use crate::prove::CannotRun;
+
+/// Reads under way at once.
+const READS: usize = 16;
+/// Rows in one page.
+const PAGE: u32 = 1_000;
+
+/// What was written down.
+pub(super) struct Books {
+    /// By token, with the message's id.
+    pub(super) acknowledged: BTreeMap<u64, u64>,
+    /// In order, with the delivery's id.
+    pub(super) arrived: Vec<Record>,
+}
+
+impl Books {
+    pub(super) fn read(folder: &Path) -> io::Result<Self> {
+        let mut acknowledged = BTreeMap::new();
+        for producer in 0..PRODUCERS {
+            let ledger = record::read(&record::ledger(folder, producer))?;
+            acknowledged.extend(ledger.into_iter().map(|record| (record.token, record.id)));
+        }
+        Ok(Self { acknowledged, arrived: record::read(&record::arrivals(folder))? })
+    }
+
+    /// How many were acknowledged and never arrived.
+    pub(super) fn lost(&self) -> usize {
+        let arrived: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
+        self.acknowledged.keys().filter(|token| !arrived.contains(token)).count()
+    }
+
+    /// How many arrivals were of something that had arrived before.
+    pub(super) fn duplicates(&self) -> usize {
+        let distinct: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
+        self.arrived.len() - distinct.len()
+    }
+
+    /// Every message anybody has heard of.
+    fn messages(&self) -> BTreeSet<u64> {
+        let arrived = self.arrived.iter().map(|record| record.id - 1);
+        self.acknowledged.values().copied().chain(arrived).collect()
+    }
+}
+
+/// How many deliveries have neither ended nor will ever be looked at again: the store is asked for
+/// each, and those that are pending must be on one of the ways by which the loop finds its rows.
+pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Sqlite::open_folder(data)?;
+        let start = store.open().await?;
+        let found = findable(&store, &start).await?;
+        eprintln!("{} rows are pending after the last start", found.len());
+        let (store, found) = (&store, &found);
+        let reads = stream::iter(books.messages()).map(|id| is_astray(store, MessageId(Key::from_raw(id)), found));
+        let astray = reads.buffer_unordered(READS).try_fold(0, async |sum, one| Ok(sum + usize::from(one))).await?;
+        store.close().await;
+        Ok(astray)
+    })
+}
+
+async fn is_astray(store: &Sqlite, message: MessageId, found: &BTreeSet<DeliveryId>) -> Result<bool, StoreError> {
+    let shown = store.deliveries(message, Timestamp::MAX).await?;
+    let [only] = shown.as_slice() else { return Ok(true) };
+    Ok(!only.delivery.state.is_terminal() && !found.contains(&only.delivery.id))
+}
+
+/// Every pending row by the ways the loop has: left behind, due at some time, spilled.
+async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>, StoreError> {
+    let mut found = BTreeSet::new();
+    let mut left = None;
+    loop {
+        let page = store.page(Query::Left { after: left, before: start.session.writer }, PAGE).await?;
+        found.extend(page.rows.iter().map(|row| row.delivery.id));
+        left = page.rows.last().map(|row| row.delivery.id);
+        if !page.more {
+            break;
+        }
+    }
+    let mut late = None;
+    loop {
+        let page = store.page(Query::Delayed { after: late, until: Timestamp::MAX }, PAGE).await?;
+        found.extend(page.rows.iter().map(|row| row.delivery.id));
+        late = page.rows.last().and_then(|row| Some((row.delivery.state.due()?, row.delivery.id)));
+        if !page.more {
+            break;
+        }
+    }
+    for (lane, tier) in &start.spilled {
+        let query = Query::Spilled { lane: *lane, tier: *tier, order: Order::Fifo, span: Span::ALL };
+        found.extend(store.page(query, u32::MAX >> 1).await?.rows.iter().map(|row| row.delivery.id));
+    }
+    Ok(found)
+}

@@ -1,0 +1,82 @@
+//! What everybody writes down, and what goes over the socket: pairs of numbers, sixteen bytes each.
+//!
+//! A file of records is only appended to, by one write each time: a process that is killed leaves a
+//! whole number of them, or a last one that is cut short and does not count.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The bytes of a record.
+pub(super) const BYTES: usize = 16;
+
+/// A message as its producer knows it, and the id it was given: its own where it is acknowledged,
+/// its delivery's where it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Record {
+    pub(super) token: u64,
+    pub(super) id: u64,
+}
+
+impl Record {
+    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+        (u128::from(self.token) << 64 | u128::from(self.id)).to_be_bytes()
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; BYTES]) -> Self {
+        let [high, low] = [0, 8].map(|at| {
+            let mut half = [0; 8];
+            half.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_be_bytes(half)
+        });
+        Self { token: high, id: low }
+    }
+}
+
+/// Every whole record in these bytes.
+pub(super) fn all(bytes: &[u8]) -> impl Iterator<Item = Record> {
+    let (whole, _) = bytes.as_chunks::<BYTES>();
+    whole.iter().map(|bytes| Record::from_bytes(*bytes))
+}
+
+/// The records of a file; none when it is missing.
+pub(super) fn read(path: &Path) -> io::Result<Vec<Record>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(all(&bytes).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How many records a file has.
+pub(super) fn count(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.len() / BYTES as u64)
+}
+
+/// Where a producer writes down what was acknowledged.
+pub(super) fn ledger(folder: &Path, producer: usize) -> PathBuf {
+    folder.join(format!("ledger-{producer}"))
+}
+
+/// Where the receiver writes down what it took.
+pub(super) fn arrivals(folder: &Path) -> PathBuf {
+    folder.join("arrivals")
+}
+
+/// Where the node listens.
+pub(super) fn socket(folder: &Path) -> PathBuf {
+    folder.join("socket")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_was_cut_short_does_not_count() {
+        let records = [Record { token: 1 << 40 | 7, id: u64::MAX }, Record { token: 2, id: 3 }];
+        let bytes: Vec<u8> = records.iter().flat_map(|record| record.to_bytes()).collect();
+        assert_eq!(all(&bytes).collect::<Vec<_>>(), records);
+        assert_eq!(all(&bytes[..31]).collect::<Vec<_>>(), records[..1]);
+    }
+}

@@ -16,6 +16,13 @@ pub fn of_parts(parts: &[&[u8]]) -> Digest {
     bytes(context.finish().as_ref())
 }
 
+/// The digest of parts as if they were one: the plain SHA-256 of all their bytes.
+pub fn sha256(parts: &[&[u8]]) -> Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    parts.iter().for_each(|part| context.update(part));
+    bytes(context.finish().as_ref())
+}
+
 /// What the provider gives for SHA-256 has 32 bytes.
 pub(crate) fn bytes(found: &[u8]) -> Digest {
     found.try_into().expect("SHA-256 has 32 bytes")
@@ -24,6 +31,14 @@ pub(crate) fn bytes(found: &[u8]) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_digest_is_that_of_the_standard_however_its_bytes_are_cut() {
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let hex = |digest: Digest| digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(sha256(&[b"abc"])), known);
+        assert_eq!(hex(sha256(&[b"a", b"", b"bc"])), known);
+    }
 
     #[test]
     fn a_byte_that_moves_to_the_next_part_gives_another_digest() {

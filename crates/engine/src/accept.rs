@@ -149,6 +149,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             event_type: new.event_type,
             correlation_id,
             body: new.body,
+            subject: None,
             compact: None,
         });
         let idempotency = new.once.map(|once| self.idempotency(new.tenant, &once, &promise));

@@ -262,6 +262,7 @@ mod tests {
             event_type: None,
             correlation_id: "c".to_owned(),
             body: Bytes::new(),
+            subject: None,
             compact: None,
         }
     }

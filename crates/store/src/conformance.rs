@@ -10,6 +10,7 @@ mod dead_letter;
 mod endpoint;
 mod fixture;
 mod idempotency;
+mod journal;
 mod page;
 mod pause;
 mod session;
@@ -106,6 +107,11 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_delivery_past_its_ttl_reads_as_expired_at_once
             what_was_sent_does_not_expire
             rows_past_their_ttl_are_found;
+        journal:
+            the_journal_tells_a_delivery_s_whole_life
+            the_journal_s_rows_are_linked_and_sound
+            what_takes_no_effect_leaves_no_entry_but_its_attempt
+            what_somebody_does_is_in_the_journal;
         endpoint:
             an_endpoint_comes_back_with_every_field
             a_changed_endpoint_is_seen_at_once

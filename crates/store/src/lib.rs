@@ -10,6 +10,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod error;
+pub mod journal;
 pub mod memory;
 mod number;
 pub mod row;
@@ -24,6 +25,7 @@ use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 pub use error::StoreError;
+pub use journal::JournalRow;
 pub use memory::{Memory, MemoryStore};
 pub use row::{
     Acceptance, Accepted, Arrival, Attempt, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
@@ -126,6 +128,9 @@ pub trait Store: Send + Sync + 'static {
         id: DeliveryId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+
+    /// The journal's rows behind the `after`th, as many as `limit`.
+    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
 
     /// Every delivery of a message as a reader sees it at `now`, by id.
     fn deliveries(

@@ -5,6 +5,7 @@
 
 mod dead_letter;
 mod idempotency;
+mod journal;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, ready};
@@ -22,13 +23,15 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use tokio::sync::Notify;
 
+use crate::journal::Entry;
 use crate::row::{
     Acceptance, Accepted, Arrival, Attempt, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint,
     EndpointStatus, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Row, Session, Settled, Settlement,
     Shown, Start, Swept,
 };
-use crate::{DELIVERIES_MAX, Store, StoreError};
+use crate::{DELIVERIES_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
+use journal::lookup_key;
 
 /// Everything a store keeps, in maps.
 #[derive(Debug, Default)]
@@ -47,6 +50,8 @@ pub struct Memory {
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
     keys: idempotency::Keys,
     dead: DeadLetters,
+    /// What each call did.
+    happened: Vec<Vec<Entry>>,
 }
 
 impl Memory {
@@ -56,6 +61,7 @@ impl Memory {
         for cut in self.cuts.values_mut() {
             cut.spared.clear();
         }
+        self.note([Entry::Opened { session: self.sessions }]);
         let queues: BTreeSet<(LaneId, Tier)> = self.spilled.iter().map(|(lane, tier, _)| (*lane, *tier)).collect();
         Start {
             session: self.session(),
@@ -88,13 +94,16 @@ impl Memory {
         self.guard(session)?;
         let mut acceptances = Vec::with_capacity(messages.len());
         let mut arrivals = Vec::new();
+        let mut happened = Vec::new();
         for accepted in messages {
+            let entry = Entry::accepted(&accepted, &lookup_key());
             let acceptance = self.once(accepted.idempotency);
             let fresh = acceptance == Acceptance::Fresh;
             acceptances.push(acceptance);
             if !fresh {
                 continue;
             }
+            happened.push(entry);
             for new in accepted.deliveries {
                 self.lanes.entry(new.delivery.lane).or_insert_with(|| Arc::clone(&new.lane));
                 self.put(Row { delivery: new.delivery.clone(), place: new.place });
@@ -102,35 +111,47 @@ impl Memory {
             }
             self.messages.insert(accepted.message.id, accepted.message);
         }
+        self.note(happened);
         Ok((acceptances, arrivals))
     }
 
     /// See [`Store::settle`].
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
-        Ok(settlements.into_iter().map(|settlement| self.settle_one(session, settlement)).collect())
+        let mut happened = Vec::new();
+        let settled = settlements.into_iter().map(|settlement| self.settle_one(session, settlement, &mut happened));
+        let settled = settled.collect();
+        self.note(happened);
+        Ok(settled)
     }
 
-    fn settle_one(&mut self, session: Session, settlement: Settlement) -> Settled {
-        let record = settlement.record;
-        let id = record.delivery.id;
+    fn settle_one(&mut self, session: Session, settlement: Settlement, happened: &mut Vec<Entry>) -> Settled {
+        let id = settlement.record.delivery.id;
+        let mut late = Entry::late(&settlement);
         if let Some(attempt) = settlement.attempt {
             let attempts = self.attempts.entry(id).or_default();
             // A settle that is made again because its answer was lost is not another attempt.
-            if !attempts.contains(&attempt) {
+            if attempts.contains(&attempt) {
+                late = None;
+            } else {
                 attempts.push(attempt);
             }
         }
+        let settled = Entry::settled(&settlement);
+        let record = settlement.record;
         let row = self.pending.get(&id);
         let mine =
             settlement.epoch == session.epoch && row.is_some_and(|row| row.delivery.attempts == record.attempts_before);
         if !mine {
+            happened.extend(late);
             return Settled::Stale;
         }
+        happened.extend(settled);
         self.remove(id);
         if record.pauses_lane {
             let scope = PauseScope::Lane(record.delivery.lane);
             self.pauses.insert(scope, Pause { scope, until: None });
+            happened.push(Entry::Paused { scope, until: None });
         }
         if record.delivery.state.is_terminal() {
             self.file(&record.delivery);
@@ -217,11 +238,15 @@ impl Memory {
     /// See [`Store::cut`].
     pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.guard(session)?;
+        let mut happened = vec![Entry::cut(&cut)];
         if let (Scope::Lane(lane), Cause::EndpointGone) = (cut.scope, cut.cause)
             && let Some(endpoint) = self.endpoints.get_mut(&lane.endpoint())
         {
-            Arc::make_mut(endpoint).status = EndpointStatus::Gone;
+            let endpoint = Arc::make_mut(endpoint);
+            endpoint.status = EndpointStatus::Gone;
+            happened.push(Entry::endpoint(endpoint));
         }
+        self.note(happened);
         let cut = self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
         Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
@@ -229,6 +254,7 @@ impl Memory {
     /// See [`Store::uncut`].
     pub fn uncut(&mut self, session: Session, scope: Scope) -> Result<(), StoreError> {
         self.guard(session)?;
+        self.note([Entry::Uncut { scope }]);
         self.cuts.remove(&scope);
         Ok(())
     }
@@ -236,6 +262,7 @@ impl Memory {
     /// See [`Store::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
         self.guard(session)?;
+        self.note([Entry::paused(pause)]);
         self.pauses.insert(pause.scope, pause);
         Ok(())
     }
@@ -243,6 +270,7 @@ impl Memory {
     /// See [`Store::resume`].
     pub fn resume(&mut self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
         self.guard(session)?;
+        self.note([Entry::Resumed { scope }]);
         self.pauses.remove(&scope);
         Ok(())
     }
@@ -269,6 +297,7 @@ impl Memory {
         self.guard(session)?;
         let acceptance = self.once(once);
         if acceptance == Acceptance::Fresh {
+            self.note([Entry::endpoint(&endpoint)]);
             self.put_lane(Arc::new(endpoint.lane_settings()));
             self.endpoints.insert(endpoint.id, Arc::new(endpoint));
         }
@@ -461,6 +490,10 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
         ready(Ok(self.lock().delivery(id, now)))
+    }
+
+    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send {
+        ready(Ok(self.lock().journal(after, limit)))
     }
 
     fn deliveries(

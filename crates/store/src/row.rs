@@ -60,6 +60,8 @@ pub struct Message {
     pub at: Timestamp,
     /// What happened.
     pub event_type: Option<String>,
+    /// Whose data it is, for export and erasure.
+    pub subject: Option<String>,
     /// The caller's, else the message's own public id (A4).
     pub correlation_id: String,
     /// The payload, byte for byte.

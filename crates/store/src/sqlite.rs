@@ -21,6 +21,7 @@ mod fault;
 mod folder;
 mod header;
 mod idempotency;
+mod journal;
 mod page;
 mod pause;
 mod reader;
@@ -39,6 +40,7 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
 
 use crate::row::{
@@ -46,7 +48,7 @@ use crate::row::{
     Endpoint, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Swept,
 };
-use crate::{Store, StoreError};
+use crate::{JournalRow, Store, StoreError};
 use arrivals::Arrivals;
 pub use commits::Commits;
 use endpoint::Kept;
@@ -68,6 +70,7 @@ pub struct Sqlite {
     shared: Arc<Shared>,
     id_key: [u8; 16],
     lookup_key: [u8; 32],
+    lookup: LookupKey,
     folder: Mutex<Option<Folder>>,
 }
 
@@ -136,6 +139,7 @@ impl Sqlite {
             writer: Writer::start(conn, log, bounds.log_bytes, Arc::clone(&shared))?,
             shared,
             id_key,
+            lookup: LookupKey::from_bytes(lookup_key),
             lookup_key,
             folder: Mutex::new(Some(folder)),
         })
@@ -207,12 +211,13 @@ impl Store for Sqlite {
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         let room = arrivals::room(messages.iter());
         let acceptances = Vec::with_capacity(messages.len());
+        let entries = crate::journal::of_accept(&messages, &self.lookup);
         let permit = self.shared.arrivals.make_room(room).await?;
         self.writer
             .ask(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
                 permit.forget();
-                Request::Accept { session, messages, acceptances, room, reply }
+                Request::Accept { session, messages, entries, acceptances, room, reply }
             })
             .await
     }
@@ -223,7 +228,8 @@ impl Store for Sqlite {
 
     async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         let settled = Vec::with_capacity(settlements.len());
-        self.writer.ask(|reply| Request::Settle { session, settlements, settled, reply }).await
+        let entries = crate::journal::of_settle(&settlements);
+        self.writer.ask(|reply| Request::Settle { session, settlements, entries, settled, reply }).await
     }
 
     async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
@@ -304,6 +310,10 @@ impl Store for Sqlite {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
+    }
+
+    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
+        self.readers.read(move |conn| journal::read(conn, after, limit)).await
     }
 
     async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {

@@ -119,6 +119,7 @@ impl Rig {
             event_type: None,
             correlation_id: String::new(),
             body: Bytes::new(),
+            subject: None,
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane) }];

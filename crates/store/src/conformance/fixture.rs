@@ -159,6 +159,7 @@ impl<S: Store> Case<S> {
             event_type: None,
             correlation_id: format!("correlation {id}"),
             body: Bytes::from_static(b"{}"),
+            subject: None,
             compact: None,
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();

@@ -19,8 +19,8 @@ impl<'c> Accept<'c> {
         Ok(Self {
             conn,
             message: conn.prepare(
-                "INSERT INTO message (id, tenant, at_ms, event_type, correlation_id, compact, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO message (id, tenant, at_ms, event_type, correlation_id, subject, compact, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?,
             delivery: conn.prepare(concat!(
                 "INSERT INTO delivery (",
@@ -46,8 +46,9 @@ impl<'c> Accept<'c> {
             sql.raw_bind_parameter(3, message.at.as_millis())?;
             sql.raw_bind_parameter(4, message.event_type.as_deref())?;
             sql.raw_bind_parameter(5, message.correlation_id.as_str())?;
-            sql.raw_bind_parameter(6, message.compact.as_deref())?;
-            sql.raw_bind_parameter(7, &*message.body)?;
+            sql.raw_bind_parameter(6, message.subject.as_deref())?;
+            sql.raw_bind_parameter(7, message.compact.as_deref())?;
+            sql.raw_bind_parameter(8, &*message.body)?;
             sql.raw_execute()?;
             for new in &accepted.deliveries {
                 let sql = &mut self.delivery;

@@ -238,6 +238,7 @@ mod tests {
                 event_type: None,
                 correlation_id: id.to_string(),
                 body: vec![b'x'; 40_000].into(),
+                subject: None,
                 compact: None,
             };
             let accepted = Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None };

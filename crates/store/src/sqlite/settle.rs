@@ -8,6 +8,7 @@ use rusqlite::{Connection, Statement};
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
 use super::dead_letter::Files;
 use super::pause;
+use crate::journal::{Entries, Entry, leaves_entry};
 use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
 
 /// The statements of a settle.
@@ -56,13 +57,25 @@ impl<'c> Settle<'c> {
         session: Session,
         settlements: &[Settlement],
         settled: &mut Vec<Settled>,
+        prepared: &Entries,
+        journal: &mut Entries,
     ) -> rusqlite::Result<()> {
         settled.clear();
+        let mut next = 0..;
         for settlement in settlements {
             let mine = settlement.epoch == session.epoch;
             let done = mine && self.change(&settlement.record, settlement.attempt.as_ref())?;
-            if !done {
-                self.keep_stale(settlement)?;
+            let entry = if leaves_entry(settlement) { next.next() } else { None };
+            match entry {
+                Some(index) if done => journal.push_from(prepared, index),
+                _ if !done && self.keep_stale(settlement)? => {
+                    Entry::late(settlement).iter().for_each(|entry| journal.push(entry));
+                }
+                _ => {}
+            }
+            if done && settlement.record.pauses_lane {
+                let scope = PauseScope::Lane(settlement.record.delivery.lane);
+                journal.push(&Entry::Paused { scope, until: None });
             }
             settled.push(if done { Settled::Done } else { Settled::Stale });
         }
@@ -108,18 +121,18 @@ impl<'c> Settle<'c> {
         Ok(true)
     }
 
-    fn keep_stale(&mut self, settlement: &Settlement) -> rusqlite::Result<()> {
-        let Some(attempt) = &settlement.attempt else { return Ok(()) };
+    /// Keeps the attempt; `false` when there is none, or it is kept already.
+    fn keep_stale(&mut self, settlement: &Settlement) -> rusqlite::Result<bool> {
+        let Some(attempt) = &settlement.attempt else { return Ok(false) };
         let mut sql = self.conn.prepare_cached("SELECT 1 FROM delivery WHERE id = ?1")?;
         let pending = sql.exists([key(settlement.record.delivery.id.0)])?;
         self.keep(&settlement.record, attempt, !pending)
     }
 
-    fn keep(&mut self, record: &Record, attempt: &Attempt, late: bool) -> rusqlite::Result<()> {
+    fn keep(&mut self, record: &Record, attempt: &Attempt, late: bool) -> rusqlite::Result<bool> {
         self.attempt.raw_bind_parameter(1, key(record.delivery.id.0))?;
         self.attempt.raw_bind_parameter(2, late)?;
         bind_attempt(&mut self.attempt, 3, Some(attempt))?;
-        self.attempt.raw_execute()?;
-        Ok(())
+        Ok(self.attempt.raw_execute()? > 0)
     }
 }

@@ -43,9 +43,9 @@ pub(super) fn message(conn: &Connection, id: MessageId) -> Result<Option<Arc<Mes
     let doing = failed("read a message");
     let mut sql = conn
         .prepare_cached(
-            "SELECT tenant, at_ms, event_type, correlation_id, compact, body FROM message WHERE id = ?1
+            "SELECT tenant, at_ms, event_type, correlation_id, subject, compact, body FROM message WHERE id = ?1
              UNION ALL
-             SELECT tenant, at_ms, event_type, correlation_id, compact, body FROM kept WHERE id = ?1",
+             SELECT tenant, at_ms, event_type, correlation_id, subject, compact, body FROM kept WHERE id = ?1",
         )
         .map_err(&doing)?;
     let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
@@ -56,8 +56,9 @@ pub(super) fn message(conn: &Connection, id: MessageId) -> Result<Option<Arc<Mes
         at: Timestamp::from_millis(get(row, 1)?),
         event_type: get(row, 2)?,
         correlation_id: get(row, 3)?,
-        compact: get::<Option<Vec<u8>>>(row, 4)?.map(Bytes::from),
-        body: Bytes::from(get::<Vec<u8>>(row, 5)?),
+        subject: get(row, 4)?,
+        compact: get::<Option<Vec<u8>>>(row, 5)?.map(Bytes::from),
+        body: Bytes::from(get::<Vec<u8>>(row, 6)?),
     })))
 }
 

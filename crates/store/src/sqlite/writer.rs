@@ -21,13 +21,16 @@ use super::arrivals::{self, Arrivals};
 use super::checkpoint::Log;
 use super::column::key;
 use super::fault::{is_callers, is_full};
+use super::journal::Journal;
 use super::settle::Settle;
 use super::thread::Joined;
 use super::work::Work;
 use super::{Shared, breaker, cut, endpoint, failed, idempotency, page, pause};
 use crate::StoreError;
+use crate::journal::{Entries, Entry};
 use crate::row::{
-    Acceptance, Accepted, Arrival, Endpoint, Idempotency, Pause, PauseScope, Session, Settled, Settlement, Start,
+    Acceptance, Accepted, Arrival, Endpoint, EndpointStatus, Idempotency, Pause, PauseScope, Session, Settled,
+    Settlement, Start,
 };
 
 /// Deliveries changed by one commit: more make the first of them wait too long for the rest.
@@ -49,6 +52,8 @@ pub(super) enum Request {
     Accept {
         session: Session,
         messages: Vec<Accepted>,
+        /// One for each message, made where it was asked for.
+        entries: Entries,
         acceptances: Vec<Acceptance>,
         room: u32,
         reply: Reply<Vec<Acceptance>>,
@@ -56,6 +61,8 @@ pub(super) enum Request {
     Settle {
         session: Session,
         settlements: Vec<Settlement>,
+        /// What they leave if they take effect.
+        entries: Entries,
         settled: Vec<Settled>,
         reply: Reply<Vec<Settled>>,
     },
@@ -101,6 +108,18 @@ pub(super) struct PutEndpoint {
     pub(super) endpoint: Endpoint,
     pub(super) once: Option<Idempotency>,
     pub(super) acceptance: Acceptance,
+}
+
+impl Change {
+    /// What it leaves in the journal: nothing where rows only move, or a restart can do without.
+    fn entry(&self) -> Option<Entry> {
+        match self {
+            Self::Spill(_) | Self::Remember(_) => None,
+            Self::Uncut(scope) => Some(Entry::Uncut { scope: *scope }),
+            Self::Pause(pause) => Some(Entry::paused(*pause)),
+            Self::Resume(scope) => Some(Entry::Resumed { scope: *scope }),
+        }
+    }
 }
 
 /// The writing thread.
@@ -163,7 +182,7 @@ fn serve(
     log: &mut Log,
     shared: &Shared,
 ) -> Result<(), StoreError> {
-    let mut group = Group::prepare(conn).map_err(failed("prepare the writer"))?;
+    let mut group = Group::prepare(conn)?;
     let mut waiting = Vec::with_capacity(QUEUE);
     loop {
         // What found no room is tried again when somebody wakes us, not at once.
@@ -316,6 +335,7 @@ struct Group<'c> {
     spill: Statement<'c>,
     accept: Accept<'c>,
     settle: Settle<'c>,
+    journal: Journal<'c>,
     /// Who may write. The folder's lock makes memory enough to know it.
     session: Option<Session>,
     /// Endpoints changed by this group, with whose they are or were.
@@ -328,14 +348,16 @@ struct Group<'c> {
 type Refused = Vec<(usize, StoreError)>;
 
 impl<'c> Group<'c> {
-    fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+    fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
+        let doing = failed("prepare the writer");
         Ok(Self {
             conn,
-            begin: conn.prepare("BEGIN IMMEDIATE")?,
-            commit: conn.prepare("COMMIT")?,
-            spill: conn.prepare("UPDATE delivery SET place = 2 WHERE id = ?1")?,
-            accept: Accept::prepare(conn)?,
-            settle: Settle::prepare(conn)?,
+            begin: conn.prepare("BEGIN IMMEDIATE").map_err(&doing)?,
+            commit: conn.prepare("COMMIT").map_err(&doing)?,
+            spill: conn.prepare("UPDATE delivery SET place = 2 WHERE id = ?1").map_err(&doing)?,
+            accept: Accept::prepare(conn).map_err(&doing)?,
+            settle: Settle::prepare(conn).map_err(&doing)?,
+            journal: Journal::prepare(conn)?,
             session: None,
             changed: Vec::new(),
             commit_took: Duration::ZERO,
@@ -367,6 +389,7 @@ impl<'c> Group<'c> {
         if !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
         }
+        self.journal.rolled_back();
         self.session = session;
         self.changed.clear();
         Ok(())
@@ -393,11 +416,15 @@ impl<'c> Group<'c> {
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
             self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
+            let before = self.journal.entries.len();
             let applied = self.apply(request);
             let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
             match applied {
                 Err(error) if !is_callers(&error) => return Err(error),
-                Err(error) => refused.push((place, error)),
+                Err(error) => {
+                    self.journal.entries.truncate(before);
+                    refused.push((place, error));
+                }
                 Ok(()) => {}
             }
             self.conn.execute_batch(end).map_err(failed("end a request"))?;
@@ -408,9 +435,11 @@ impl<'c> Group<'c> {
 
     #[expect(clippy::disallowed_methods, reason = "how long the disk took is measured, not decided by")]
     fn commit(&mut self) -> Result<(), StoreError> {
+        self.journal.write().map_err(failed("write the journal"))?;
         let began = Instant::now();
         self.commit.raw_execute().map_err(failed("commit"))?;
         self.commit_took = began.elapsed();
+        self.journal.committed();
         Ok(())
     }
 
@@ -424,15 +453,20 @@ impl<'c> Group<'c> {
         match request {
             Request::Open { start, .. } => {
                 let begun = begin_session(self.conn)?;
+                self.journal.entries.push(&Entry::Opened { session: begun.session.id });
                 self.session = Some(begun.session);
                 *start = Some(begun);
                 Ok(())
             }
-            Request::Accept { messages, acceptances, .. } => {
-                self.accept.run(messages, acceptances).map_err(failed(doing))
+            Request::Accept { messages, entries, acceptances, .. } => {
+                self.accept.run(messages, acceptances).map_err(failed(doing))?;
+                let fresh = (0..).zip(&*acceptances).filter(|(_, acceptance)| **acceptance == Acceptance::Fresh);
+                fresh.for_each(|(index, _)| self.journal.entries.push_from(entries, index));
+                Ok(())
             }
-            Request::Settle { session, settlements, settled, .. } => {
-                self.settle.run(*session, settlements, settled).map_err(failed(doing))
+            Request::Settle { session, settlements, entries, settled, .. } => {
+                let written = &mut self.journal.entries;
+                self.settle.run(*session, settlements, settled, entries, written).map_err(failed(doing))
             }
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
@@ -443,7 +477,11 @@ impl<'c> Group<'c> {
     }
 
     fn cut(&mut self, cut: &Cut, ended: &mut Option<u64>) -> Result<(), StoreError> {
-        self.changed.extend(cut::put(self.conn, cut)?);
+        self.journal.entries.push(&Entry::cut(cut));
+        if let Some((endpoint, tenant)) = cut::put(self.conn, cut)? {
+            self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone });
+            self.changed.push((endpoint, tenant));
+        }
         // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
         if let Scope::Message(_) = cut.scope {
             *ended = Some(page::count_ended(self.conn, cut.scope)?);
@@ -455,6 +493,7 @@ impl<'c> Group<'c> {
         let PutEndpoint { endpoint, once, acceptance } = put;
         *acceptance = idempotency::once(self.conn, once.as_ref())?;
         if *acceptance == Acceptance::Fresh {
+            self.journal.entries.push(&Entry::endpoint(endpoint));
             let before = endpoint::put(self.conn, endpoint)?;
             self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
             self.changed.push((endpoint.id, endpoint.tenant));
@@ -463,6 +502,9 @@ impl<'c> Group<'c> {
     }
 
     fn change(&mut self, change: &Change) -> rusqlite::Result<()> {
+        if let Some(entry) = change.entry() {
+            self.journal.entries.push(&entry);
+        }
         match change {
             Change::Spill(deliveries) => {
                 for delivery in deliveries {

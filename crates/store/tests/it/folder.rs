@@ -246,6 +246,7 @@ fn message(session: Session, seq: u64) -> Accepted {
         event_type: None,
         correlation_id: message.to_string(),
         body: Bytes::from_static(b"{}"),
+        subject: None,
         compact: None,
     };
     let lane = Arc::new(endpoint(5).lane_settings());

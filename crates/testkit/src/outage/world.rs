@@ -165,6 +165,7 @@ impl World {
             event_type: None,
             correlation_id: String::new(),
             body: Bytes::from_static(b"{}"),
+            subject: None,
             compact: None,
         };
         let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane) };

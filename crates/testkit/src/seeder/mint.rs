@@ -95,6 +95,7 @@ impl Mint {
             event_type: Some("invoice.paid".to_owned()),
             correlation_id: "msg_0123456789abcdefghjkmnpqrstvwxyz0123".to_owned(),
             body: self.body.clone(),
+            subject: None,
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place: self.place, lane }];

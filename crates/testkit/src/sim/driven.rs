@@ -22,8 +22,8 @@ use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
 use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
     Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, Idempotency,
-    ListOrder, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Store,
-    StoreError, Swept,
+    JournalRow, ListOrder, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start,
+    Store, StoreError, Swept,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -494,6 +494,10 @@ impl Store for Slow {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         Ok(lock(&self.0.disk).delivery(id, now))
+    }
+
+    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
+        Ok(lock(&self.0.disk).journal(after, limit))
     }
 
     async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {

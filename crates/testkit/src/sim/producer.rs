@@ -67,6 +67,7 @@ pub(super) fn compose(
         event_type: None,
         correlation_id: String::new(),
         body: Bytes::from_static(b"{}"),
+        subject: None,
         compact: None,
     };
     (Accepted { message: Arc::new(message), deliveries, idempotency: None }, sent)

@@ -194,6 +194,7 @@ impl Door {
             event_type: None,
             correlation_id: String::new(),
             body: Bytes::from(body),
+            subject: None,
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place, lane }];

@@ -17,6 +17,7 @@ CREATE TABLE message (
   at_ms INTEGER NOT NULL,
   event_type TEXT,
   correlation_id TEXT NOT NULL,
+  subject TEXT,
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
@@ -41,6 +42,7 @@ CREATE TABLE kept (
   at_ms INTEGER NOT NULL,
   event_type TEXT,
   correlation_id TEXT NOT NULL,
+  subject TEXT,
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
@@ -153,6 +155,15 @@ CREATE TABLE dead_cut (
   upto INTEGER NOT NULL,
   swept_ms INTEGER,                          -- swept up to this place, oldest first
   swept_number INTEGER
+) STRICT;
+
+-- What happened, in the order it became durable: one row a group commit, linked by `before`.
+CREATE TABLE journal (
+  number INTEGER PRIMARY KEY,
+  at_ms INTEGER NOT NULL,
+  packed BLOB NOT NULL,
+  root BLOB NOT NULL CHECK (length(root) = 32),          -- of the tree over the entries
+  before BLOB NOT NULL CHECK (length(before) = 32)       -- hash of the row before
 ) STRICT;
 
 CREATE TABLE cut (

@@ -1,0 +1,367 @@
+//! One thing that happened, as the journal keeps it.
+//!
+//! The kinds' numbers are on people's disks: new ones go to the end, none ever moves or leaves.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::LookupKey;
+use posthaste_crypto::digest::{Digest, sha256};
+
+use super::Hidden;
+use super::pack::{self, Unpack, damaged};
+use crate::StoreError;
+use crate::number;
+use crate::row::{Accepted, Attempt, Endpoint, EndpointStatus, Pause, PauseScope, Settlement};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A session began: whatever is minted under this writer is its own.
+    Opened {
+        /// Its number.
+        session: u64,
+    },
+    /// A message became durable, with the deliveries whose ids follow its own.
+    Accepted {
+        /// Which.
+        message: MessageId,
+        /// Whose.
+        tenant: TenantId,
+        /// When.
+        at: Timestamp,
+        /// The fingerprint of its payload.
+        digest: Digest,
+        /// Whose data it is, hidden.
+        subject: Option<Hidden>,
+        /// What ties everything about it together, hidden.
+        correlation: Option<Hidden>,
+        /// The queue of each delivery.
+        deliveries: Vec<(LaneId, Tier)>,
+    },
+    /// An attempt was made and did not end its delivery.
+    Attempted {
+        /// Which delivery's.
+        delivery: DeliveryId,
+        /// Where to.
+        lane: LaneId,
+        /// The attempt.
+        attempt: Attempt,
+    },
+    /// An attempt whose delivery had ended or moved on: kept, and without effect.
+    Late {
+        /// Which delivery's.
+        delivery: DeliveryId,
+        /// Where to.
+        lane: LaneId,
+        /// The attempt.
+        attempt: Attempt,
+    },
+    /// A delivery ended.
+    Ended {
+        /// Which.
+        delivery: DeliveryId,
+        /// Of what.
+        message: MessageId,
+        /// In which lane.
+        lane: LaneId,
+        /// In which tier.
+        tier: Tier,
+        /// How, and when.
+        state: State,
+        /// Attempts in all.
+        attempts: u16,
+        /// The attempt that led to it, if one did.
+        attempt: Option<Attempt>,
+    },
+    /// A cut was put in force.
+    Cut {
+        /// What it ends.
+        scope: Scope,
+        /// The highest id it covers.
+        upto: Key,
+        /// Why.
+        cause: Cause,
+        /// When.
+        at: Timestamp,
+    },
+    /// A cut was forgotten: all its rows are swept.
+    Uncut {
+        /// What it ended.
+        scope: Scope,
+    },
+    /// Somebody paused something.
+    Paused {
+        /// What.
+        scope: PauseScope,
+        /// Until when; `None` until it is resumed.
+        until: Option<Timestamp>,
+    },
+    /// A pause was ended.
+    Resumed {
+        /// Of what.
+        scope: PauseScope,
+    },
+    /// An endpoint was made or changed.
+    Endpoint {
+        /// Which.
+        endpoint: EndpointId,
+        /// Whose.
+        tenant: TenantId,
+        /// Whether it takes messages.
+        status: EndpointStatus,
+    },
+}
+
+impl Entry {
+    /// A message with its deliveries.
+    pub fn accepted(accepted: &Accepted, lookup: &LookupKey) -> Self {
+        let message = &accepted.message;
+        let hide = |of, name: &str| Hidden::new(lookup, of, message.tenant, name);
+        Self::Accepted {
+            message: message.id,
+            tenant: message.tenant,
+            at: message.at,
+            digest: sha256(&[&message.body]),
+            subject: message.subject.as_deref().map(|subject| hide("subject", subject)),
+            correlation: Some(hide("correlation", &message.correlation_id)),
+            deliveries: accepted.deliveries.iter().map(|new| (new.delivery.lane, new.delivery.tier)).collect(),
+        }
+    }
+
+    /// What a settlement leaves if it takes effect: nothing where it only moves a row.
+    pub fn settled(settlement: &Settlement) -> Option<Self> {
+        let delivery = &settlement.record.delivery;
+        match settlement.attempt {
+            attempt if delivery.state.is_terminal() => Some(Self::ended(delivery, attempt)),
+            Some(attempt) => Some(Self::Attempted { delivery: delivery.id, lane: delivery.lane, attempt }),
+            None => None,
+        }
+    }
+
+    /// What a settlement leaves that came too late.
+    pub fn late(settlement: &Settlement) -> Option<Self> {
+        let delivery = &settlement.record.delivery;
+        settlement.attempt.map(|attempt| Self::Late { delivery: delivery.id, lane: delivery.lane, attempt })
+    }
+
+    /// A delivery's end.
+    pub fn ended(delivery: &Delivery, attempt: Option<Attempt>) -> Self {
+        Self::Ended {
+            delivery: delivery.id,
+            message: delivery.message,
+            lane: delivery.lane,
+            tier: delivery.tier,
+            state: delivery.state,
+            attempts: delivery.attempts,
+            attempt,
+        }
+    }
+
+    /// A cut in force.
+    pub fn cut(cut: &Cut) -> Self {
+        Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at }
+    }
+
+    /// A pause in force.
+    pub fn paused(pause: Pause) -> Self {
+        Self::Paused { scope: pause.scope, until: pause.until }
+    }
+
+    /// An endpoint as it is now.
+    pub fn endpoint(endpoint: &Endpoint) -> Self {
+        Self::Endpoint { endpoint: endpoint.id, tenant: endpoint.tenant, status: endpoint.status }
+    }
+
+    /// When it happened, where it says so.
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Accepted { at, .. } | Self::Cut { at, .. } => Some(*at),
+            Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
+            Self::Ended { state, .. } => number::split(state).1,
+            Self::Opened { .. }
+            | Self::Uncut { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::Endpoint { .. } => None,
+        }
+    }
+
+    pub(super) fn pack(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Opened { session } => numbers(bytes, &[0, *session]),
+            Self::Accepted { message, tenant, at, digest, subject, correlation, deliveries } => {
+                numbers(bytes, &[1, message.raw(), tenant.raw()]);
+                pack::time(bytes, *at);
+                bytes.extend(digest);
+                bytes.push(u8::from(subject.is_some()) | u8::from(correlation.is_some()) << 1);
+                for hidden in [subject, correlation].into_iter().flatten() {
+                    bytes.extend(hidden.0);
+                }
+                pack::number(bytes, deliveries.len() as u64);
+                for (lane, tier) in deliveries {
+                    numbers(bytes, &[lane.raw(), number::tier_number(*tier).into()]);
+                }
+            }
+            Self::Attempted { delivery, lane, attempt } => {
+                numbers(bytes, &[2, delivery.raw(), lane.raw()]);
+                pack_attempt(bytes, attempt);
+            }
+            Self::Late { delivery, lane, attempt } => {
+                numbers(bytes, &[3, delivery.raw(), lane.raw()]);
+                pack_attempt(bytes, attempt);
+            }
+            Self::Ended { delivery, message, lane, tier, state, attempts, attempt } => {
+                let (kind, at, cause) = number::split(state);
+                let back = delivery.raw().wrapping_sub(message.raw());
+                let cause = cause.map_or(0, |cause| u64::from(number::cause_number(cause)) + 1);
+                let tier = number::tier_number(*tier).into();
+                numbers(bytes, &[4, delivery.raw(), back, lane.raw(), tier, kind.into(), cause, (*attempts).into()]);
+                pack::time(bytes, at.unwrap_or(Timestamp::MAX));
+                if let Some(attempt) = attempt {
+                    pack_attempt(bytes, attempt);
+                }
+            }
+            Self::Cut { scope, upto, cause, at } => {
+                pack::number(bytes, 5);
+                pack_scope(bytes, *scope);
+                numbers(bytes, &[upto.raw(), number::cause_number(*cause).into()]);
+                pack::time(bytes, *at);
+            }
+            Self::Uncut { scope } => {
+                pack::number(bytes, 6);
+                pack_scope(bytes, *scope);
+            }
+            Self::Paused { scope, until } => {
+                pack::number(bytes, 7);
+                pack_pause(bytes, *scope);
+                if let Some(until) = until {
+                    pack::time(bytes, *until);
+                }
+            }
+            Self::Resumed { scope } => {
+                pack::number(bytes, 8);
+                pack_pause(bytes, *scope);
+            }
+            Self::Endpoint { endpoint, tenant, status } => {
+                numbers(bytes, &[9, endpoint.raw(), tenant.raw(), number::status_number(*status).into()]);
+            }
+        }
+    }
+
+    pub(super) fn unpack(bytes: &[u8]) -> Result<Self, StoreError> {
+        let mut rest = Unpack(bytes);
+        let entry = match rest.number()? {
+            0 => Self::Opened { session: rest.number()? },
+            1 => unpack_accepted(&mut rest)?,
+            2 => Self::Attempted { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
+            3 => Self::Late { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
+            4 => unpack_ended(&mut rest)?,
+            5 => Self::Cut {
+                scope: scope(&mut rest)?,
+                upto: Key::from_raw(rest.number()?),
+                cause: number::stored_cause(rest.small()?)?,
+                at: rest.time()?,
+            },
+            6 => Self::Uncut { scope: scope(&mut rest)? },
+            7 => Self::Paused {
+                scope: pause(&mut rest)?,
+                until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
+            },
+            8 => Self::Resumed { scope: pause(&mut rest)? },
+            9 => Self::Endpoint {
+                endpoint: EndpointId::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                status: number::stored_status(rest.small()?)?,
+            },
+            unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
+        };
+        rest.end()?;
+        Ok(entry)
+    }
+}
+
+fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (message, tenant) = (MessageId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
+    let (at, digest) = (rest.time()?, rest.digest()?);
+    let has: u8 = rest.small()?;
+    let subject = if has & 1 == 0 { None } else { Some(rest.hidden()?) };
+    let correlation = if has & 2 == 0 { None } else { Some(rest.hidden()?) };
+    let count = rest.number()?;
+    let deliveries = (0..count).map(|_| Ok((lane(rest)?, tier(rest)?))).collect::<Result<_, StoreError>>()?;
+    Ok(Entry::Accepted { message, tenant, at, digest, subject, correlation, deliveries })
+}
+
+fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let delivery = id(rest)?;
+    let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
+    let (lane, tier) = (lane(rest)?, tier(rest)?);
+    let kind = rest.small()?;
+    let cause = match rest.small::<i64>()? {
+        0 => None,
+        number => Some(number::stored_cause(number - 1)?),
+    };
+    let attempts = rest.small()?;
+    let state = number::join(kind, rest.time()?.as_millis(), cause)?;
+    let attempt = if rest.0.is_empty() { None } else { Some(attempt(rest)?) };
+    Ok(Entry::Ended { delivery, message, lane, tier, state, attempts, attempt })
+}
+
+fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| pack::number(bytes, *number));
+}
+
+fn pack_attempt(bytes: &mut Vec<u8>, attempt: &Attempt) {
+    pack::number(bytes, attempt.number.into());
+    pack::time(bytes, attempt.at);
+    let took = u64::try_from(attempt.took.as_micros()).unwrap_or(u64::MAX);
+    // No answer has the status 0.
+    let status = attempt.status.unwrap_or(0);
+    numbers(bytes, &[took, number::cause_number(attempt.cause).into(), status.into()]);
+}
+
+fn attempt(rest: &mut Unpack<'_>) -> Result<Attempt, StoreError> {
+    Ok(Attempt {
+        number: rest.small()?,
+        at: rest.time()?,
+        took: Duration::from_micros(rest.number()?),
+        cause: number::stored_cause(rest.small()?)?,
+        status: Some(rest.small()?).filter(|status| *status > 0),
+    })
+}
+
+fn pack_scope(bytes: &mut Vec<u8>, scope: Scope) {
+    let (kind, of) = number::scope_columns(scope);
+    numbers(bytes, &[kind.into(), of.cast_unsigned()]);
+}
+
+fn scope(rest: &mut Unpack<'_>) -> Result<Scope, StoreError> {
+    number::stored_scope(rest.small()?, rest.small()?)
+}
+
+fn pack_pause(bytes: &mut Vec<u8>, scope: PauseScope) {
+    let (kind, of) = number::pause_columns(scope);
+    numbers(bytes, &[kind.into(), of.cast_unsigned()]);
+}
+
+fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
+    number::stored_pause_scope(rest.small()?, rest.small()?)
+}
+
+fn id(rest: &mut Unpack<'_>) -> Result<DeliveryId, StoreError> {
+    Ok(DeliveryId::from_raw(rest.number()?))
+}
+
+fn lane(rest: &mut Unpack<'_>) -> Result<LaneId, StoreError> {
+    Ok(LaneId::from_raw(rest.number()?))
+}
+
+fn tier(rest: &mut Unpack<'_>) -> Result<Tier, StoreError> {
+    number::stored_tier(rest.small()?)
+}

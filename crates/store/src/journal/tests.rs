@@ -1,0 +1,182 @@
+//! Entries come back as they went in, and nothing in a chain can be changed unseen.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::*;
+use crate::row::{Attempt, EndpointStatus, PauseScope};
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(1_760_000_000_000 + ms)
+}
+
+fn attempt(number: u16, status: Option<u16>) -> Attempt {
+    Attempt { number, at: at(number.into()), took: Duration::from_micros(12_345), cause: Cause::Unavailable, status }
+}
+
+fn ended(state: State, attempt: Option<Attempt>) -> Entry {
+    Entry::Ended {
+        delivery: DeliveryId::from_raw(1 << 40 | 9),
+        message: MessageId::from_raw(1 << 40 | 7),
+        lane: LaneId::from_raw(3),
+        tier: Tier::Engagement,
+        state,
+        attempts: 9,
+        attempt,
+    }
+}
+
+/// One of every kind, with every optional part there and not there.
+fn every_kind() -> Vec<Entry> {
+    let accepted = |subject, correlation, deliveries: &[(u64, Tier)]| Entry::Accepted {
+        message: MessageId::from_raw(1 << 40 | 7),
+        tenant: TenantId::from_raw(u64::MAX >> 1),
+        at: at(0),
+        digest: sha256(&[b"{}"]),
+        subject,
+        correlation,
+        deliveries: deliveries.iter().map(|(lane, tier)| (LaneId::from_raw(*lane), *tier)).collect(),
+    };
+    let (delivery, lane) = (DeliveryId::from_raw(8), LaneId::from_raw(3));
+    let all = [(1, Tier::Transactional), (u64::MAX >> 1, Tier::Promotional), (3, Tier::Engagement)];
+    vec![
+        Entry::Opened { session: 1 },
+        accepted(None, None, &[]),
+        accepted(Some(Hidden([1; 16])), None, &all),
+        accepted(None, Some(Hidden([2; 16])), &all[..1]),
+        accepted(Some(Hidden([1; 16])), Some(Hidden([2; 16])), &all),
+        Entry::Attempted { delivery, lane, attempt: attempt(1, None) },
+        Entry::Late { delivery, lane, attempt: attempt(65_535, Some(599)) },
+        ended(State::Delivered { at: at(1) }, Some(attempt(9, Some(204)))),
+        ended(State::Dead { at: at(2), cause: Cause::Gone }, None),
+        ended(State::Expired { at: at(3) }, None),
+        ended(State::Cancelled { at: Timestamp::from_millis(-5), cause: Cause::Superseded }, Some(attempt(9, None))),
+        Entry::Cut {
+            scope: Scope::Message(MessageId::from_raw(7)),
+            upto: Key::from_raw(9),
+            cause: Cause::Ok,
+            at: at(4),
+        },
+        Entry::Uncut { scope: Scope::Lane(lane) },
+        Entry::Paused { scope: PauseScope::All, until: None },
+        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)) },
+        Entry::Resumed { scope: PauseScope::Lane(lane) },
+        Entry::Endpoint {
+            endpoint: EndpointId::from_raw(3),
+            tenant: TenantId::from_raw(4),
+            status: EndpointStatus::Gone,
+        },
+    ]
+}
+
+fn packed(entries: &[Entry]) -> Entries {
+    let mut packed = Entries::default();
+    entries.iter().for_each(|entry| packed.push(entry));
+    packed
+}
+
+fn chain(calls: &[Vec<Entry>]) -> Vec<JournalRow> {
+    let mut head = Head::default();
+    let link = |entries: &Vec<Entry>| {
+        let row = head.next(&packed(entries));
+        head = Head::behind(&row);
+        row
+    };
+    calls.iter().map(link).collect()
+}
+
+/// Whether somebody who reads these rows believes them.
+fn is_believed(rows: &[JournalRow]) -> bool {
+    let mut head = Head::default();
+    rows.iter().all(|row| {
+        let believed = head.is_followed_by(row) && row.is_sound().unwrap_or(false);
+        head = Head::behind(row);
+        believed
+    })
+}
+
+#[test]
+fn every_kind_of_entry_comes_back_as_it_went_in() {
+    let entries = every_kind();
+    let row = Head::default().next(&packed(&entries));
+    let found: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("they are whole");
+    assert_eq!(found, entries);
+}
+
+#[test]
+fn an_entry_that_is_cut_off_or_of_no_known_kind_is_damage() {
+    for entry in every_kind() {
+        let mut bytes = Vec::new();
+        entry.pack(&mut bytes);
+        // What is optional stands at the end: without it the entry is a shorter one, not a damaged one.
+        let wrong = |length: usize| Entry::unpack(&bytes[..length]).is_ok_and(|found| found == entry);
+        assert!((0..bytes.len()).all(|length| !wrong(length)), "{entry:?}");
+        bytes.push(0);
+        assert!(Entry::unpack(&bytes).is_ok_and(|found| found == entry).eq(&false), "{entry:?}");
+    }
+    assert!(Entry::unpack(&[99]).is_err());
+    assert!(Entry::unpack(&[]).is_err());
+}
+
+#[test]
+fn entries_packed_elsewhere_and_taken_over_are_the_same() {
+    let elsewhere = packed(&every_kind());
+    let mut here = Entries::default();
+    (0..elsewhere.len()).for_each(|index| here.push_from(&elsewhere, index));
+    assert_eq!(Head::default().next(&here), Head::default().next(&elsewhere));
+}
+
+#[test]
+fn what_is_taken_back_leaves_no_trace() {
+    let entries = every_kind();
+    let mut some = packed(&entries[..5]);
+    some.push(&entries[6]);
+    some.truncate(5);
+    assert_eq!(Head::default().next(&some).root, Head::default().next(&packed(&entries[..5])).root);
+    some.truncate(0);
+    assert!(some.is_empty());
+}
+
+#[test]
+fn the_time_of_a_row_never_goes_back() {
+    let later = vec![Entry::Cut {
+        scope: Scope::Lane(LaneId::from_raw(1)),
+        upto: Key::from_raw(1),
+        cause: Cause::Ok,
+        at: at(9),
+    }];
+    let earlier = vec![ended(State::Delivered { at: at(1) }, None)];
+    let rows = chain(&[later, earlier, vec![Entry::Opened { session: 2 }]]);
+    assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [at(9), at(9), at(9)]);
+    assert!(is_believed(&rows));
+}
+
+#[test]
+fn whatever_is_changed_removed_or_reordered_in_a_chain_is_seen() {
+    let calls: Vec<Vec<Entry>> = every_kind().chunks(3).map(<[Entry]>::to_vec).collect();
+    let rows = chain(&calls);
+    assert!(is_believed(&rows));
+    for at in 0..rows.len() {
+        for byte in 0..rows[at].packed.len() {
+            let mut changed = rows.clone();
+            let mut bytes = changed[at].packed.to_vec();
+            bytes[byte] ^= 1;
+            changed[at].packed = bytes.into();
+            assert!(!is_believed(&changed), "row {at}, byte {byte}");
+        }
+        let mut without = rows.clone();
+        without.remove(at);
+        // The very last one is missed only by whoever has seen it.
+        assert_eq!(is_believed(&without), at + 1 == rows.len(), "without row {at}");
+        if at > 0 {
+            let mut swapped = rows.clone();
+            swapped.swap(at - 1, at);
+            assert!(!is_believed(&swapped), "rows {at} and the one before");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The journal's table: a row goes in with the commit it tells of.
+//!
+//! Invariant: the end of the chain in memory is that of the last row that was committed.
+
+use bytes::Bytes;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, Statement};
+
+use super::column::get;
+use super::failed;
+use crate::StoreError;
+use crate::journal::{Entries, Head, JournalRow};
+
+const COLUMNS: &str = "number, at_ms, packed, root, before";
+
+/// What the writer adds to the journal.
+pub(super) struct Journal<'c> {
+    insert: Statement<'c>,
+    head: Head,
+    /// The row that goes in with the commit under way.
+    next: Option<JournalRow>,
+    /// What the commit under way has done so far.
+    pub(super) entries: Entries,
+}
+
+impl<'c> Journal<'c> {
+    /// Goes on behind the last row.
+    pub(super) fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
+        let doing = failed("prepare the journal");
+        let last = conn
+            .query_row(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"), [], |row| {
+                Ok(stored(row))
+            })
+            .optional()
+            .map_err(&doing)?;
+        Ok(Self {
+            insert: conn
+                .prepare(&format!("INSERT INTO journal ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5)"))
+                .map_err(&doing)?,
+            head: last.transpose()?.map_or_else(Head::default, |row| Head::behind(&row)),
+            next: None,
+            entries: Entries::default(),
+        })
+    }
+
+    /// Writes down what this commit did, if that was anything.
+    pub(super) fn write(&mut self) -> rusqlite::Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let row = self.head.next(&self.entries);
+        self.insert.raw_bind_parameter(1, row.number.cast_signed())?;
+        self.insert.raw_bind_parameter(2, row.at.as_millis())?;
+        self.insert.raw_bind_parameter(3, &*row.packed)?;
+        self.insert.raw_bind_parameter(4, row.root)?;
+        self.insert.raw_bind_parameter(5, row.before)?;
+        self.insert.raw_execute()?;
+        self.next = Some(row);
+        Ok(())
+    }
+
+    /// The commit is on the disk.
+    pub(super) fn committed(&mut self) {
+        if let Some(row) = self.next.take() {
+            self.head = Head::behind(&row);
+        }
+        self.entries.clear();
+    }
+
+    /// The commit did not happen.
+    pub(super) fn rolled_back(&mut self) {
+        self.next = None;
+        self.entries.clear();
+    }
+}
+
+/// Rows behind the `after`th.
+pub(super) fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
+    let doing = failed("read the journal");
+    let mut sql = conn
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number LIMIT ?2"))
+        .map_err(&doing)?;
+    let mut rows = sql.query((i64::try_from(after).unwrap_or(i64::MAX), limit)).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        found.push(stored(row)?);
+    }
+    Ok(found)
+}
+
+fn stored(row: &Row<'_>) -> Result<JournalRow, StoreError> {
+    Ok(JournalRow {
+        number: get::<i64>(row, 0)?.cast_unsigned(),
+        at: Timestamp::from_millis(get(row, 1)?),
+        packed: Bytes::from(get::<Vec<u8>>(row, 2)?),
+        root: get(row, 3)?,
+        before: get(row, 4)?,
+    })
+}

@@ -7,6 +7,7 @@ mod accept;
 mod breaker;
 mod cut;
 mod dead_letter;
+mod derived;
 mod endpoint;
 mod fixture;
 mod idempotency;
@@ -107,6 +108,12 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_delivery_past_its_ttl_reads_as_expired_at_once
             what_was_sent_does_not_expire
             rows_past_their_ttl_are_found;
+        derived:
+            an_endpoint_s_history_comes_newest_first_in_pages
+            a_history_shows_what_became_of_deliveries_and_can_be_filtered
+            messages_are_found_by_subject_and_correlation
+            what_happens_is_counted_by_tenant_and_hour
+            a_lane_says_how_much_is_pending_in_it;
         journal:
             the_journal_tells_a_delivery_s_whole_life
             the_journal_s_rows_are_linked_and_sound

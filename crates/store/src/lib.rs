@@ -9,6 +9,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod derived;
 mod error;
 pub mod journal;
 pub mod memory;
@@ -28,9 +29,10 @@ pub use error::StoreError;
 pub use journal::JournalRow;
 pub use memory::{Memory, MemoryStore};
 pub use row::{
-    Acceptance, Accepted, Arrival, Attempt, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
-    Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Page, Pause,
-    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Swept,
+    Acceptance, Accepted, Arrival, Attempt, Count, Counted, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterPage, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour,
+    Idempotency, KeyHash, ListOrder, Message, Name, NamedPage, NewDelivery, Page, Pause, PauseScope, Query, Row,
+    Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
 };
 
 /// As many deliveries as one message has at most; their ids are the next after its own.
@@ -128,6 +130,38 @@ pub trait Store: Send + Sync + 'static {
         id: DeliveryId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+
+    /// An endpoint's deliveries that match, by id. A page may be short and still have a next: one
+    /// request looks at a bounded number of rows.
+    fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send;
+
+    /// A tenant's messages that have this name, by id.
+    fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send;
+
+    /// What happened to a tenant in these hours, the last one not included.
+    fn tallies(
+        &self,
+        tenant: TenantId,
+        since: Hour,
+        until: Hour,
+    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send;
+
+    /// How much is pending in a lane.
+    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send;
 
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;

@@ -4,6 +4,7 @@
 //! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
 
 mod dead_letter;
+mod derived;
 mod idempotency;
 mod journal;
 
@@ -26,8 +27,8 @@ use tokio::sync::Notify;
 use crate::journal::Entry;
 use crate::row::{
     Acceptance, Accepted, Arrival, Attempt, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint,
-    EndpointStatus, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Row, Session, Settled, Settlement,
-    Shown, Start, Swept,
+    EndpointStatus, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
+    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
 };
 use crate::{DELIVERIES_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
@@ -490,6 +491,41 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
         ready(Ok(self.lock().delivery(id, now)))
+    }
+
+    fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send {
+        ready(Ok(self.lock().history(&filter, order, after, limit, now)))
+    }
+
+    fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send {
+        ready(Ok(self.lock().named(tenant, &name, order, after, limit)))
+    }
+
+    fn tallies(
+        &self,
+        tenant: TenantId,
+        since: Hour,
+        until: Hour,
+    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send {
+        ready(Ok(self.lock().tallies(tenant, since, until)))
+    }
+
+    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send {
+        ready(Ok(self.lock().waiting(lane)))
     }
 
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send {

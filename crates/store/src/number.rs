@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{EndpointStatus, PauseScope};
+use crate::row::{Counted, EndpointStatus, PauseScope};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -167,6 +167,25 @@ pub(crate) fn tier_number(tier: Tier) -> u8 {
 /// The tier in a column.
 pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
     one_of("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
+}
+
+/// The number of what is counted.
+pub(crate) fn counted_number(counted: Counted) -> u8 {
+    match counted {
+        Counted::Messages => 0,
+        Counted::Deliveries => 1,
+        Counted::Attempts => 2,
+        Counted::Delivered => 3,
+        Counted::Dead => 4,
+        Counted::Expired => 5,
+        Counted::Cancelled => 6,
+    }
+}
+
+/// What is counted, in a column.
+pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
+    use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
+    one_of("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
 }
 
 /// What a cut ends, as two columns.

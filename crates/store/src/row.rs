@@ -2,6 +2,7 @@
 
 mod dead_letter;
 pub mod idempotency;
+mod list;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub use dead_letter::{
 };
 pub(crate) use dead_letter::{Purge, Walk};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
+pub use list::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, Name, NamedPage, Tally, Waiting};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

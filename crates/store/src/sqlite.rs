@@ -16,9 +16,11 @@ mod column;
 mod commits;
 mod cut;
 mod dead_letter;
+mod derived;
 mod endpoint;
 mod fault;
 mod folder;
+mod follower;
 mod header;
 mod idempotency;
 mod journal;
@@ -42,11 +44,12 @@ use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
+use tokio::sync::oneshot;
 
 use crate::row::{
     Acceptance, Accepted, Arrival, Count, DEAD_LETTERS_SWEPT_MAX, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
-    Endpoint, Idempotency, ListOrder, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
-    Start, Swept,
+    Endpoint, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
+    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
 };
 use crate::{JournalRow, Store, StoreError};
 use arrivals::Arrivals;
@@ -124,6 +127,7 @@ impl Sqlite {
         let id_key = secret(&conn, "id_key")?;
         let lookup_key = secret(&conn, "lookup_key")?;
         let log = schema::open_log(&folder)?;
+        let follower = schema::open_reader(&folder)?;
         let connections: Vec<_> = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
         let looks = Arc::new(Looks::of(&connections));
         let shared = Arc::new(Shared {
@@ -136,7 +140,7 @@ impl Sqlite {
         });
         Ok(Self {
             readers: Readers::start(connections, &looks)?,
-            writer: Writer::start(conn, log, bounds.log_bytes, Arc::clone(&shared))?,
+            writer: Writer::start(conn, log, follower, bounds.log_bytes, Arc::clone(&shared))?,
             shared,
             id_key,
             lookup: LookupKey::from_bytes(lookup_key),
@@ -176,6 +180,14 @@ impl Sqlite {
         self.readers.stop().await;
         self.writer.stop().await;
         drop(self.folder.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Brings everything derived from the journal up to date, for whoever measures or compares it:
+    /// lists and counts are right without.
+    pub async fn catch_up(&self) -> Result<(), StoreError> {
+        let (reply, done) = oneshot::channel();
+        self.writer.send(Request::CatchUp(reply)).await?;
+        done.await.map_err(|_| StoreError::Stopped)
     }
 
     async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
@@ -310,6 +322,37 @@ impl Store for Sqlite {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
+    }
+
+    async fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<HistoryPage, StoreError> {
+        self.readers.read(move |conn| derived::history(conn, &filter, order, after, limit, now)).await
+    }
+
+    async fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<NamedPage, StoreError> {
+        let hidden = name.hide(&self.lookup, tenant);
+        self.readers.read(move |conn| derived::named(conn, hidden, order, after, limit)).await
+    }
+
+    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+        self.readers.read(move |conn| derived::tallies(conn, tenant, since, until)).await
+    }
+
+    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+        self.readers.read(move |conn| derived::waiting(conn, lane)).await
     }
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {

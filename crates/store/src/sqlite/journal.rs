@@ -21,6 +21,8 @@ pub(super) struct Journal<'c> {
     next: Option<JournalRow>,
     /// What the commit under way has done so far.
     pub(super) entries: Entries,
+    /// How many entries the last commit had.
+    pub(super) last: usize,
 }
 
 impl<'c> Journal<'c> {
@@ -40,6 +42,7 @@ impl<'c> Journal<'c> {
             head: last.transpose()?.map_or_else(Head::default, |row| Head::behind(&row)),
             next: None,
             entries: Entries::default(),
+            last: 0,
         })
     }
 
@@ -61,6 +64,7 @@ impl<'c> Journal<'c> {
 
     /// The commit is on the disk.
     pub(super) fn committed(&mut self) {
+        self.last = self.entries.len();
         if let Some(row) = self.next.take() {
             self.head = Head::behind(&row);
         }
@@ -72,6 +76,32 @@ impl<'c> Journal<'c> {
         self.next = None;
         self.entries.clear();
     }
+}
+
+/// Whether to read on.
+#[derive(PartialEq, Eq)]
+pub(super) enum Then {
+    GoOn,
+    Stop,
+}
+
+/// Reads rows behind the `after`th one by one, however many there are.
+pub(super) fn each(
+    conn: &Connection,
+    after: u64,
+    mut read: impl FnMut(&JournalRow) -> Result<Then, StoreError>,
+) -> Result<(), StoreError> {
+    let doing = failed("read the journal");
+    let mut sql = conn
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number"))
+        .map_err(&doing)?;
+    let mut rows = sql.query([after.cast_signed()]).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        if read(&stored(row)?)? == Then::Stop {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Rows behind the `after`th.

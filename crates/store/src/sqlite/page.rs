@@ -14,7 +14,7 @@ use rusqlite::{Connection, Params};
 use super::column::{
     DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
 };
-use super::{cut, failed};
+use super::{cut, derived, failed};
 use crate::StoreError;
 use crate::row::{Page, Query, Row};
 
@@ -43,8 +43,10 @@ const CUT_LANE: &str = select!("lane = ?1 AND id <= ?2 ORDER BY id LIMIT ?3");
 const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= ?2
      AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1
      AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
-const COUNT_LANE: &str = "SELECT count(*) FROM delivery WHERE lane = ?1 AND id <= ?2
-     AND id NOT IN (SELECT delivery FROM spared WHERE kind = 1 AND scope = ?1)";
+// What a lane's cut does not end: rows that came after it, which are few, and what it spared.
+const LEFT_BY_CUT: &str = "SELECT (SELECT count(*) FROM delivery WHERE id > ?2 AND lane = ?1)
+     + (SELECT count(*) FROM spared WHERE kind = 1 AND scope = ?1 AND delivery <= ?2
+        AND EXISTS (SELECT 1 FROM delivery WHERE id = spared.delivery))";
 const OVER: &str = select!("expires_ms <= ?1 AND state <> 2 ORDER BY id LIMIT ?2");
 const ONE: &str = select!("id = ?1");
 
@@ -85,15 +87,21 @@ pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, S
 /// How many pending deliveries a cut ends: what it spared is not among them.
 pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
     let Some(cut) = cut::find(conn, scope)? else { return Ok(0) };
-    let (sql, of) = match scope {
-        Scope::Message(MessageId(message)) => (COUNT_MESSAGE, message),
-        Scope::Lane(LaneId(lane)) => (COUNT_LANE, lane),
+    let count = |sql: &str, of: Key| -> Result<u64, StoreError> {
+        let count: i64 = conn
+            .prepare_cached(sql)
+            .and_then(|mut sql| sql.query_row((key(of), key(cut.upto)), |row| row.get(0)))
+            .map_err(failed("count what a cut ends"))?;
+        Ok(count.unsigned_abs())
     };
-    let count: i64 = conn
-        .prepare_cached(sql)
-        .and_then(|mut sql| sql.query_row((key(of), key(cut.upto)), |row| row.get(0)))
-        .map_err(failed("count what a cut ends"))?;
-    Ok(count.unsigned_abs())
+    match scope {
+        Scope::Message(MessageId(message)) => count(COUNT_MESSAGE, message),
+        // However many there are, nobody looks at them: the journal was counted.
+        Scope::Lane(lane) => {
+            let waiting = derived::waiting(conn, lane)?.total();
+            Ok(waiting.saturating_sub(count(LEFT_BY_CUT, lane.0)?))
+        }
+    }
 }
 
 fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u32) -> Result<Vec<Row>, StoreError> {

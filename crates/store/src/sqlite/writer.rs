@@ -14,13 +14,15 @@ use posthaste_core::id::{DeliveryId, EndpointId, TenantId, WriterId};
 use posthaste_core::queue::SoftBreaker;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::accept::Accept;
 use super::arrivals::{self, Arrivals};
 use super::checkpoint::Log;
 use super::column::key;
+use super::derived::{self, Slice};
 use super::fault::{is_callers, is_full};
+use super::follower::Follower;
 use super::journal::Journal;
 use super::settle::Settle;
 use super::thread::Joined;
@@ -83,6 +85,11 @@ pub(super) enum Request {
         change: Change,
         reply: Reply<()>,
     },
+    /// What follows from the journal, in part.
+    Follow {
+        slice: Slice,
+        reply: Reply<()>,
+    },
     /// Anything rarer, with an answer of its own kind.
     Work {
         session: Session,
@@ -91,6 +98,8 @@ pub(super) enum Request {
     },
     /// Something has changed that the writer waits for.
     Wake,
+    /// Asks the follower to catch up, and to say when it has.
+    CatchUp(oneshot::Sender<()>),
     Stop,
 }
 
@@ -127,6 +136,8 @@ impl Change {
 pub(super) struct Writer {
     // Dropped before the thread is joined: that is what ends it.
     requests: mpsc::Sender<Request>,
+    /// Closed when the thread has closed the file.
+    ended: watch::Receiver<()>,
     _thread: Joined,
 }
 
@@ -135,13 +146,19 @@ impl Writer {
     pub(super) fn start(
         mut conn: Connection,
         log: Connection,
+        follower: Connection,
         log_bytes_max: u64,
         shared: Arc<Shared>,
     ) -> Result<Self, StoreError> {
         let (requests, queue) = mpsc::channel(QUEUE);
         let log = Log::start(&mut conn, log, log_bytes_max, Arc::clone(&shared), requests.downgrade())?;
-        let thread = Joined::spawn("store-writer", move || run(conn, queue, log, &shared))?;
-        Ok(Self { requests, _thread: thread })
+        let follower = Follower::start(follower, requests.downgrade())?;
+        let (lives, ended) = watch::channel(());
+        let thread = Joined::spawn("store-writer", move || {
+            run(conn, queue, log, follower, &shared);
+            drop(lives);
+        })?;
+        Ok(Self { requests, ended, _thread: thread })
     }
 
     /// Queues a request and waits for its answer.
@@ -153,16 +170,22 @@ impl Writer {
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
+    /// Queues a request whose answer goes elsewhere.
+    pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {
+        self.requests.send(request).await.map_err(|_| StoreError::Stopped)
+    }
+
     /// Lets the thread finish what is queued, and waits for its end.
     pub(super) async fn stop(&self) {
-        if self.requests.send(Request::Stop).await.is_ok() {
-            self.requests.closed().await;
-        }
+        // Nobody takes it: the thread has stopped already, or is about to.
+        _ = self.requests.send(Request::Stop).await;
+        let mut ended = self.ended.clone();
+        while ended.changed().await.is_ok() {}
     }
 }
 
-fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, shared: &Shared) {
-    if let Err(error) = serve(&conn, &mut queue, &mut log, shared) {
+fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follower: Follower, shared: &Shared) {
+    if let Err(error) = serve(&conn, &mut queue, &mut log, &follower, shared) {
         // Closing must not sync again behind the failure's back.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Err(error) = quiet {
@@ -171,7 +194,10 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, share
         shared.fail(&error);
     }
     shared.arrivals.close();
-    // Its connection first: the last one to close tidies the file up, and that must be ours.
+    // It may be waiting for an answer that nobody will give.
+    drop(queue);
+    // Their connections first: the last one to close tidies the file up, and that must be ours.
+    drop(follower);
     drop(log);
     drop(conn);
 }
@@ -180,6 +206,7 @@ fn serve(
     conn: &Connection,
     queue: &mut mpsc::Receiver<Request>,
     log: &mut Log,
+    follower: &Follower,
     shared: &Shared,
 ) -> Result<(), StoreError> {
     let mut group = Group::prepare(conn)?;
@@ -197,6 +224,11 @@ fn serve(
         }
         if shared.stopped.get().is_some() {
             return Err(StoreError::Stopped);
+        }
+        for request in waiting.extract_if(.., |request| matches!(request, Request::CatchUp(_))) {
+            if let Request::CatchUp(reply) = request {
+                follower.catch_up(reply);
+            }
         }
         let woken = wake_up(&mut waiting);
         if shared.reserve.is_given_up() {
@@ -220,6 +252,7 @@ fn serve(
                 shared.commits.note(rows, group.commit_took);
                 shared.kept.forget(&group.changed);
                 group.changed.clear();
+                follower.grew(group.journal.last);
                 if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
                     return Ok(());
                 }
@@ -277,12 +310,14 @@ impl Request {
             ),
             Self::Settle { settlements, .. } => (settlements.len(), 0),
             Self::Work { rows, .. } => (*rows, 0),
+            Self::Follow { slice, .. } => (slice.facts.len(), 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
             Self::Open { .. }
             | Self::Cut { .. }
             | Self::PutEndpoint { .. }
             | Self::Change { .. }
+            | Self::CatchUp(_)
             | Self::Wake
             | Self::Stop => (1, 0),
         }
@@ -296,14 +331,14 @@ impl Request {
             | Self::PutEndpoint { session, .. }
             | Self::Change { session, .. }
             | Self::Work { session, .. } => Some(*session),
-            Self::Open { .. } | Self::Wake | Self::Stop => None,
+            Self::Open { .. } | Self::Follow { .. } | Self::CatchUp(_) | Self::Wake | Self::Stop => None,
         }
     }
 
-    /// Whether it brings new work: refused on a full disk. The rest is held until there is room,
+    /// Whether it brings new work, or can wait: refused on a full disk. The rest is held until there is room,
     /// since the loop can do nothing about a refusal.
     fn is_producers(&self) -> bool {
-        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. })
+        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Follow { .. })
     }
 
     fn doing(&self) -> &'static str {
@@ -321,6 +356,8 @@ impl Request {
             },
             Self::PutEndpoint { .. } => "put an endpoint",
             Self::Work { .. } => "do the store's own work",
+            Self::Follow { .. } => "follow the journal",
+            Self::CatchUp(_) => "catch up with the journal",
             Self::Wake => "wake up",
             Self::Stop => "stop",
         }
@@ -472,7 +509,8 @@ impl<'c> Group<'c> {
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Work { work, .. } => work.run(self.conn),
-            Request::Wake | Request::Stop => Ok(()),
+            Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
+            Request::CatchUp(_) | Request::Wake | Request::Stop => Ok(()),
         }
     }
 
@@ -572,7 +610,8 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }
-            Request::Wake => {}
+            Request::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            Request::CatchUp(_) | Request::Wake => {}
             Request::Stop => then = Then::Stop,
         }
     }

@@ -1,6 +1,7 @@
 //! SQLite against the contract in its plainest form: any history of calls, with restarts in
 //! between, gives the same answers and the same pages as [`MemoryStore`].
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,9 @@ use posthaste_store::journal::{Entry, Head};
 use posthaste_store::memory::MemoryStore;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash,
-    ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement, Start, Store, StoreError,
+    Acceptance, Accepted, Attempt, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer, HistoryFilter,
+    Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement, Shown,
+    Start, Store, StoreError,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -67,6 +69,8 @@ enum Step {
     Purge {
         filter: usize,
     },
+    /// Everything derived from the journal is brought up to date.
+    CatchUp,
     /// A new session takes over; the old one tries something.
     Open,
     /// The process ends and another opens the folder.
@@ -133,6 +137,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..LANES, 0_usize..3, order(), call())
             .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
         1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
+        1 => Just(Step::CatchUp),
         1 => Just(Step::Open),
         1 => Just(Step::Restart),
     ]
@@ -290,6 +295,7 @@ impl Both {
                 self.put_endpoint(endpoint(lane, secrets, order), call).await;
             }
             Step::Purge { filter } => self.purge(dead_letters(filter)).await,
+            Step::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
         }
@@ -456,6 +462,7 @@ impl Both {
                     }
                 }
             }
+            self.compare_derived(lane).await;
             let id = lane.endpoint();
             let expected = self.memory.endpoint(id).await.expect("memory reads");
             assert_eq!(self.sqlite().endpoint(id).await.expect("it reads"), expected);
@@ -473,6 +480,16 @@ impl Both {
             let expected = self.memory.page(query, limit).await.expect("memory reads");
             assert_eq!(self.sqlite().page(query, limit).await.expect("it reads"), expected, "{query:?} limit {limit}");
         }
+    }
+
+    async fn compare_derived(&self, lane: LaneId) {
+        for (order, limit) in [(ListOrder::NewestFirst, 3), (ListOrder::OldestFirst, 100)] {
+            let expected = history(&self.memory, lane, order, limit).await;
+            assert_eq!(history(self.sqlite(), lane, order, limit).await, expected);
+        }
+        let expected = self.memory.waiting(lane).await.expect("memory reads");
+        assert_eq!(self.sqlite().waiting(lane).await.expect("it reads"), expected);
+        assert_eq!(tallies(self.sqlite()).await, tallies(&self.memory).await);
     }
 
     async fn compare_arrivals(&mut self) {
@@ -493,6 +510,33 @@ impl Both {
 
     fn pick(&self, pick: usize) -> Option<&Delivery> {
         self.deliveries.get(pick % self.deliveries.len().max(1))
+    }
+}
+
+/// What was counted, by hour. Whose it is depends on when its endpoint was made, which in a history
+/// may be long after something was sent to it.
+async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
+    let mut all = BTreeMap::new();
+    let (since, until) = (Hour::of(at(0)), Hour(Hour::of(at(0)).0 + 48));
+    for tenant in [0, 1].map(TenantId::from_raw) {
+        for tally in store.tallies(tenant, since, until).await.expect("it reads") {
+            *all.entry((tally.hour, tally.counted)).or_default() += tally.count;
+        }
+    }
+    all
+}
+
+/// A lane's whole history, page by page.
+async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<Shown> {
+    let (mut found, mut from) = (Vec::new(), None);
+    loop {
+        let filter = HistoryFilter::of(lane.endpoint());
+        let page = store.history(filter, order, from, limit, at(5)).await.expect("it reads");
+        found.extend(page.deliveries);
+        from = page.next;
+        if from.is_none() {
+            return found;
+        }
     }
 }
 

@@ -21,9 +21,9 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
 use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, Idempotency,
-    JournalRow, ListOrder, Memory, Message, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start,
-    Store, StoreError, Swept,
+    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, HistoryFilter,
+    HistoryPage, Hour, Idempotency, JournalRow, ListOrder, Memory, Message, Name, NamedPage, Page, Pause, PauseScope,
+    Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Swept, Tally, Waiting,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -494,6 +494,36 @@ impl Store for Slow {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         Ok(lock(&self.0.disk).delivery(id, now))
+    }
+
+    async fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<HistoryPage, StoreError> {
+        Ok(lock(&self.0.disk).history(&filter, order, after, limit, now))
+    }
+
+    async fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<NamedPage, StoreError> {
+        Ok(lock(&self.0.disk).named(tenant, &name, order, after, limit))
+    }
+
+    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+        Ok(lock(&self.0.disk).tallies(tenant, since, until))
+    }
+
+    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+        Ok(lock(&self.0.disk).waiting(lane))
     }
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {

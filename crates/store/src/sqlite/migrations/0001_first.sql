@@ -9,7 +9,8 @@ CREATE TABLE meta (
 -- `starts` counts sessions: it is the writer new keys are minted under, and the epoch.
 -- `id_key` hides keys in public ids, `lookup_key` what is only ever looked up: each made once, kept
 -- for the life of the store.
-INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16)), ('lookup_key', randomblob(32));
+INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16)), ('lookup_key', randomblob(32)),
+  ('followed', 0), ('following', 0);
 
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,
@@ -165,6 +166,38 @@ CREATE TABLE journal (
   root BLOB NOT NULL CHECK (length(root) = 32),          -- of the tree over the entries
   before BLOB NOT NULL CHECK (length(before) = 32)       -- hash of the row before
 ) STRICT;
+
+-- Derived from the journal, and made again from it if need be: up to row `followed` of `meta`, and of
+-- the batch up to `following` some. A count says up to which row it counts.
+CREATE TABLE history (
+  lane INTEGER NOT NULL,
+  delivery INTEGER NOT NULL,
+  PRIMARY KEY (lane, delivery)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE name (
+  kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- subject, correlation
+  hidden BLOB NOT NULL,
+  message INTEGER NOT NULL,
+  PRIMARY KEY (kind, hidden, message)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE queue_count (
+  lane INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
+  pending INTEGER NOT NULL,
+  upto INTEGER NOT NULL,
+  PRIMARY KEY (lane, tier)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tally (
+  tenant INTEGER NOT NULL,
+  hour INTEGER NOT NULL,
+  counted INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  upto INTEGER NOT NULL,
+  PRIMARY KEY (tenant, hour, counted)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE cut (
   kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- message, lane

@@ -1,0 +1,134 @@
+//! What follows from the journal is there at once, whether or not anybody has followed it yet.
+
+use std::sync::Arc;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::id::{EndpointId, MessageId, TenantId};
+use posthaste_core::state::{Phase, State};
+use posthaste_core::tier::Tier;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
+use crate::Store;
+use crate::row::{Accepted, Counted, HistoryFilter, Hour, ListOrder, Message, Name};
+
+const ENDPOINT: EndpointId = EndpointId::from_raw(1);
+
+pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(case: &Case<S>) {
+    let mut mine = Vec::new();
+    for _ in 0..7 {
+        let ids = case.accept(&[Draft::to(2), Draft::to(1).spilled(), Draft::to(1)]).await;
+        mine.extend_from_slice(&ids[1..]);
+    }
+    for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+        let (mut found, mut from) = (Vec::new(), None);
+        loop {
+            let page = case.store.history(HistoryFilter::of(ENDPOINT), order, from, 4, NOW).await;
+            let page = case.done("history", page);
+            case.check(page.deliveries.len() <= 4, "no more than asked for");
+            found.extend(page.deliveries.iter().map(|shown| shown.delivery.id));
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+        if order == ListOrder::NewestFirst {
+            found.reverse();
+        }
+        case.same("all of them, each once", found, mine.clone());
+    }
+}
+
+pub(super) async fn a_history_shows_what_became_of_deliveries_and_can_be_filtered<S: Store>(case: &Case<S>) {
+    let (first, second) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(1)).await);
+    let third = case.accept_one(Draft { tier: Tier::Engagement, ..Draft::to(1) }).await;
+    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let dead = State::Dead { at: after(6), cause: Cause::NotFound };
+    case.settle_done(case.attempted(&second, dead, Cause::NotFound)).await;
+    let of = HistoryFilter::of(ENDPOINT);
+    for (filter, expected) in [
+        (of, vec![third.id, second.id, first.id]),
+        (HistoryFilter { phase: Some(Phase::Dead), ..of }, vec![second.id]),
+        (HistoryFilter { cause: Some(Cause::Ok), ..of }, vec![first.id]),
+        (HistoryFilter { tier: Some(Tier::Engagement), ..of }, vec![third.id]),
+        (HistoryFilter { since: Some(after(1)), ..of }, vec![]),
+        (HistoryFilter { until: Some(after(1)), ..of }, vec![third.id, second.id, first.id]),
+    ] {
+        let page = case.done("history", case.store.history(filter, ListOrder::NewestFirst, None, MANY, NOW).await);
+        let ids = page.deliveries.iter().map(|shown| shown.delivery.id).collect::<Vec<_>>();
+        case.same(&format!("{filter:?}"), ids, expected);
+    }
+}
+
+pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case: &Case<S>) {
+    let mut sent = Vec::new();
+    for (subject, correlation) in [(Some("ann"), "order-1"), (Some("bob"), "order-1"), (Some("ann"), "order-2")] {
+        sent.push(send(case, subject, correlation).await);
+    }
+    send(case, None, "ann").await;
+    let tenant = TenantId::from_raw(9);
+    for (name, expected) in [
+        (Name::Subject("ann".to_owned()), vec![sent[2], sent[0]]),
+        (Name::Subject("order-1".to_owned()), vec![]),
+        (Name::Correlation("order-1".to_owned()), vec![sent[1], sent[0]]),
+    ] {
+        let all = case.store.named(tenant, name.clone(), ListOrder::NewestFirst, None, MANY).await;
+        case.same("all of that name", case.done("named", all).messages, expected.clone());
+        let one = case.done("named", case.store.named(tenant, name.clone(), ListOrder::NewestFirst, None, 1).await);
+        case.same("one of them", one.messages.clone(), expected.iter().copied().take(1).collect());
+        case.same("where to go on", one.next, (expected.len() > 1).then(|| expected[0]));
+        let other = case.store.named(TenantId::from_raw(8), name, ListOrder::NewestFirst, None, MANY).await;
+        case.same("nothing of somebody else's", case.done("named", other).messages, vec![]);
+    }
+}
+
+pub(super) async fn what_happens_is_counted_by_tenant_and_hour<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    let first = case.accept_one(Draft::to(1)).await;
+    let second = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let later = after(7_200_000);
+    case.settle_done(case.settlement(
+        &second,
+        posthaste_core::delivery::Delivery {
+            state: State::Cancelled { at: later, cause: Cause::Cancelled },
+            ..second.clone()
+        },
+    ))
+    .await;
+    let hour = Hour::of(NOW);
+    let tallies = case.done("tallies", case.store.tallies(TenantId::from_raw(9), hour, Hour(hour.0 + 3)).await);
+    let found: Vec<_> = tallies.iter().map(|tally| (tally.hour.0 - hour.0, tally.counted, tally.count)).collect();
+    let expected = vec![
+        (0, Counted::Messages, 2),
+        (0, Counted::Deliveries, 2),
+        (0, Counted::Attempts, 1),
+        (0, Counted::Delivered, 1),
+        (2, Counted::Cancelled, 1),
+    ];
+    case.same("what was counted", found, expected);
+    let none =
+        case.done("tallies", case.store.tallies(TenantId::from_raw(9), Hour(hour.0 + 1), Hour(hour.0 + 2)).await);
+    case.same("an hour in which nothing happened", none, vec![]);
+}
+
+pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<S>) {
+    let first = case.accept_one(Draft::to(1)).await;
+    case.accept(&[Draft::to(1).spilled(), Draft { tier: Tier::Transactional, ..Draft::to(1) }, Draft::to(2)]).await;
+    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let waiting = |lane| async move { case.done("waiting", case.store.waiting(lane_id(lane)).await) };
+    case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
+    case.same("in all", waiting(2).await.total(), 1);
+    case.same("of a lane nobody knows", waiting(3).await.total(), 0);
+}
+
+async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: &str) -> MessageId {
+    let base = case.message(&[Draft::to(1)]);
+    let message = Arc::new(Message {
+        subject: subject.map(str::to_owned),
+        correlation_id: correlation.to_owned(),
+        ..(*base.message).clone()
+    });
+    let id = message.id;
+    case.done("accept", case.store.accept(case.session(), vec![Accepted { message, ..base }]).await);
+    id
+}

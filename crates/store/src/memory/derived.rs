@@ -1,0 +1,89 @@
+//! What follows from the journal, made anew for whoever asks.
+
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+
+use super::Memory;
+use super::journal::lookup_key;
+use crate::derived::Derived;
+use crate::row::{HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, Name, NamedPage, Tally, Waiting};
+
+impl Memory {
+    fn derived(&self) -> Derived {
+        let mut derived = Derived::default();
+        let nobody = TenantId::from_raw(0);
+        let owner = |lane: LaneId| self.endpoints.get(&lane.endpoint()).map_or(nobody, |endpoint| endpoint.tenant);
+        self.happened.iter().flatten().for_each(|entry| derived.add(entry, owner));
+        derived
+    }
+
+    /// See [`crate::Store::history`].
+    pub fn history(
+        &self,
+        filter: &HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> HistoryPage {
+        let lane = LaneId::from(filter.endpoint);
+        let mine = self.derived().deliveries.into_iter().filter(|(of, _)| *of == lane).map(|(_, id)| id);
+        let mut page = HistoryPage::default();
+        for (looked, id) in listed(mine.collect(), order, after).into_iter().enumerate() {
+            if looked == HISTORY_LOOKED_MAX as usize || page.deliveries.len() == limit as usize {
+                return page;
+            }
+            page.next = Some(id);
+            page.deliveries.extend(self.delivery(id, now).filter(|shown| filter.matches(shown)));
+        }
+        page.next = None;
+        page
+    }
+
+    /// See [`crate::Store::named`].
+    pub fn named(
+        &self,
+        tenant: TenantId,
+        name: &Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> NamedPage {
+        let (kind, hidden) = name.hide(&lookup_key(), tenant);
+        let mine = self.derived().names.into_iter().filter(|name| (name.0, name.1) == (kind, hidden));
+        let all = listed(mine.map(|name| name.2).collect(), order, after);
+        let messages: Vec<MessageId> = all.iter().copied().take(limit as usize).collect();
+        let next = messages.last().copied().filter(|_| messages.len() < all.len());
+        NamedPage { messages, next }
+    }
+
+    /// See [`crate::Store::tallies`].
+    pub fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Vec<Tally> {
+        let all = self.derived().tallies.into_iter();
+        all.filter(|((of, hour, _), _)| *of == tenant && *hour >= since && *hour < until)
+            .map(|((tenant, hour, counted), count)| Tally { tenant, hour, counted, count: count.unsigned_abs() })
+            .collect()
+    }
+
+    /// See [`crate::Store::waiting`].
+    pub fn waiting(&self, lane: LaneId) -> Waiting {
+        let pending = self.derived().pending;
+        let of = |tier: Tier| pending.get(&(lane, tier)).map_or(0, |count| count.unsigned_abs());
+        Waiting { lane, by_tier: Tier::ALL.map(of) }
+    }
+}
+
+/// Those behind `after`, in order.
+fn listed<T: Ord + Copy>(mut all: Vec<T>, order: ListOrder, after: Option<T>) -> Vec<T> {
+    all.sort_unstable();
+    if order == ListOrder::NewestFirst {
+        all.reverse();
+    }
+    all.retain(|id| match (order, after) {
+        (_, None) => true,
+        (ListOrder::NewestFirst, Some(after)) => *id < after,
+        (ListOrder::OldestFirst, Some(after)) => *id > after,
+    });
+    all
+}

@@ -1,0 +1,343 @@
+//! What is derived from the journal, in tables: written by the follower's slices, read together with
+//! the part of the journal that is not followed yet.
+//!
+//! Each count says up to which row of the journal it counts, so that a slice made twice counts once,
+//! and a reader knows which rows to add. An index may hold more than `followed` says: what a reader
+//! finds twice is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::column::{get, key, stored_key, tier_number};
+use super::journal::Then;
+use super::{failed, journal, show};
+use crate::StoreError;
+use crate::derived::{Derived, Fact, NameKind};
+use crate::journal::Hidden;
+use crate::number::{counted_number, stored_counted};
+use crate::row::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, NamedPage, Tally, Waiting};
+
+/// Some of what follows from a batch of the journal.
+pub(super) struct Slice {
+    pub(super) facts: Vec<Fact>,
+    /// The last row of the batch.
+    pub(super) to: u64,
+    /// Whether the batch is done with it.
+    pub(super) is_last: bool,
+}
+
+/// How far the journal is followed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Followed {
+    /// Up to this row.
+    pub(super) followed: u64,
+    /// The end of a batch that was begun.
+    pub(super) following: Option<u64>,
+}
+
+pub(super) fn followed(conn: &Connection) -> Result<Followed, StoreError> {
+    let value = |name: &str| -> Result<u64, StoreError> {
+        let value: i64 = conn
+            .prepare_cached("SELECT value FROM meta WHERE key = ?1")
+            .and_then(|mut sql| sql.query_row([name], |row| row.get(0)))
+            .map_err(failed("read how far the journal is followed"))?;
+        Ok(value.cast_unsigned())
+    };
+    let (followed, following) = (value("followed")?, value("following")?);
+    Ok(Followed { followed, following: (following > followed).then_some(following) })
+}
+
+/// Whose a lane is; the tenant 0 when nobody knows.
+pub(super) fn owner(conn: &Connection, owners: &mut BTreeMap<LaneId, TenantId>, lane: LaneId) -> TenantId {
+    *owners.entry(lane).or_insert_with(|| {
+        let found: Option<i64> = conn
+            .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
+            .and_then(|mut sql| sql.query_row([key(lane.endpoint().0)], |row| row.get(0)).optional())
+            .unwrap_or(None);
+        TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0))
+    })
+}
+
+/// Puts a slice down.
+pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
+    let to = slice.to.cast_signed();
+    let mut mark = conn.prepare_cached("UPDATE meta SET value = ?2 WHERE key = ?1")?;
+    mark.execute(("following", to))?;
+    let mut delivery = conn.prepare_cached("INSERT OR IGNORE INTO history (lane, delivery) VALUES (?1, ?2)")?;
+    let mut name = conn.prepare_cached("INSERT OR IGNORE INTO name (kind, hidden, message) VALUES (?1, ?2, ?3)")?;
+    let mut pending = conn.prepare_cached(
+        "INSERT INTO queue_count (lane, tier, pending, upto) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET pending = pending + excluded.pending, upto = excluded.upto
+         WHERE upto < excluded.upto",
+    )?;
+    let mut tally = conn.prepare_cached(
+        "INSERT INTO tally (tenant, hour, counted, count, upto) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO UPDATE SET count = count + excluded.count, upto = excluded.upto
+         WHERE upto < excluded.upto",
+    )?;
+    for fact in &slice.facts {
+        match *fact {
+            Fact::Delivery(lane, id) => delivery.execute((key(lane.0), key(id.0)))?,
+            Fact::Named(kind, hidden, message) => name.execute((kind_number(kind), hidden.0, key(message.0)))?,
+            Fact::Pending(lane, tier, more) => pending.execute((key(lane.0), tier_number(tier), more, to))?,
+            Fact::Tally(tenant, hour, counted, more) => {
+                tally.execute((key(tenant.0), hour.0, counted_number(counted), more, to))?
+            }
+        };
+    }
+    if slice.is_last {
+        mark.execute(("followed", to))?;
+    }
+    Ok(())
+}
+
+/// What follows from the rows behind this one.
+fn tail(conn: &Connection, after: u64) -> Result<Derived, StoreError> {
+    let mut derived = Derived::default();
+    let mut owners = BTreeMap::new();
+    journal::each(conn, after, |row| {
+        for entry in row.entries() {
+            derived.add(&entry?, |lane| owner(conn, &mut owners, lane));
+        }
+        Ok(Then::GoOn)
+    })?;
+    Ok(derived)
+}
+
+/// An endpoint's deliveries that match, by id.
+pub(super) fn history(
+    conn: &Connection,
+    filter: &HistoryFilter,
+    order: ListOrder,
+    after: Option<DeliveryId>,
+    limit: u32,
+    now: Timestamp,
+) -> Result<HistoryPage, StoreError> {
+    let lane = LaneId::from(filter.endpoint);
+    let derived = tail(conn, followed(conn)?.followed)?;
+    let new = derived.deliveries.into_iter().filter(|(of, _)| *of == lane).map(|(_, id)| id.raw());
+    let sql = match order {
+        ListOrder::NewestFirst => {
+            "SELECT delivery FROM history WHERE lane = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
+        }
+        ListOrder::OldestFirst => {
+            "SELECT delivery FROM history WHERE lane = ?1 AND delivery > ?2 ORDER BY delivery LIMIT ?3"
+        }
+    };
+    let from = beyond(order, after.map(|id| key(id.0)));
+    let known = column(conn, sql, (key(lane.0), from, HISTORY_LOOKED_MAX + 1))?;
+    let ids = merged(known, new, order, after.map(DeliveryId::raw));
+    let mut page = HistoryPage::default();
+    for (looked, id) in ids.into_iter().map(DeliveryId::from_raw).enumerate() {
+        if looked == HISTORY_LOOKED_MAX as usize || page.deliveries.len() == limit as usize {
+            return Ok(page);
+        }
+        page.next = Some(id);
+        page.deliveries.extend(show::read(conn, id, now)?.filter(|shown| filter.matches(shown)));
+    }
+    page.next = None;
+    Ok(page)
+}
+
+/// Messages with this name, by id.
+pub(super) fn named(
+    conn: &Connection,
+    (kind, hidden): (NameKind, Hidden),
+    order: ListOrder,
+    after: Option<MessageId>,
+    limit: u32,
+) -> Result<NamedPage, StoreError> {
+    let derived = tail(conn, followed(conn)?.followed)?;
+    let new = derived.names.into_iter().filter(|name| (name.0, name.1) == (kind, hidden)).map(|name| name.2.raw());
+    let sql = match order {
+        ListOrder::NewestFirst => {
+            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message < ?3 ORDER BY message DESC LIMIT ?4"
+        }
+        ListOrder::OldestFirst => {
+            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message > ?3 ORDER BY message LIMIT ?4"
+        }
+    };
+    let from = beyond(order, after.map(|id| key(id.0)));
+    let known = column(conn, sql, (kind_number(kind), hidden.0, from, limit + 1))?;
+    let mut messages: Vec<MessageId> =
+        merged(known, new, order, after.map(MessageId::raw)).into_iter().map(MessageId::from_raw).collect();
+    let next =
+        if messages.len() > limit as usize { messages.get((limit as usize).wrapping_sub(1)).copied() } else { None };
+    messages.truncate(limit as usize);
+    Ok(NamedPage { messages, next })
+}
+
+/// A tenant's tallies of these hours, the last one not included.
+pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+    let doing = failed("read tallies");
+    let Followed { followed: at, following } = followed(conn)?;
+    let mut counts: BTreeMap<(Hour, Counted), i64> = BTreeMap::new();
+    let mut ahead = BTreeSet::new();
+    let mut sql = conn
+        .prepare_cached("SELECT hour, counted, count, upto FROM tally WHERE tenant = ?1 AND hour >= ?2 AND hour < ?3")
+        .map_err(&doing)?;
+    let mut rows = sql.query((key(tenant.0), since.0, until.0)).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let of = (Hour(get(row, 0)?), stored_counted(get(row, 1)?)?);
+        counts.insert(of, get(row, 2)?);
+        // The batch under way may have counted it already, up to its end.
+        if following == Some(get::<i64>(row, 3)?.cast_unsigned()) {
+            ahead.insert(of);
+        }
+    }
+    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(Hour, Counted)) -> bool| {
+        for ((of, hour, counted), more) in rest.tallies {
+            let is_asked = of == tenant && hour >= since && hour < until;
+            if is_asked && is_wanted(&(hour, counted)) {
+                *counts.entry((hour, counted)).or_default() += more;
+            }
+        }
+    };
+    add(tail(conn, at)?, &|of| !ahead.contains(of));
+    if let Some(end) = following.filter(|_| !ahead.is_empty()) {
+        add(tail(conn, end)?, &|of| ahead.contains(of));
+    }
+    let tally =
+        |((hour, counted), count): ((Hour, Counted), i64)| Tally { tenant, hour, counted, count: count.unsigned_abs() };
+    Ok(counts.into_iter().map(tally).collect())
+}
+
+/// How much is pending in a lane.
+pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreError> {
+    let Followed { followed: at, following } = followed(conn)?;
+    let rest = tail(conn, at)?;
+    let mut ahead = None;
+    let mut by_tier = [0; 3];
+    for (tier, pending) in Tier::ALL.into_iter().zip(&mut by_tier) {
+        let counted: Option<(i64, i64)> = conn
+            .prepare_cached("SELECT pending, upto FROM queue_count WHERE lane = ?1 AND tier = ?2")
+            .and_then(|mut sql| {
+                sql.query_row((key(lane.0), tier_number(tier)), |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
+            .map_err(failed("read what is pending in a lane"))?;
+        let (count, upto) = counted.unwrap_or_default();
+        // The batch under way may have counted it already, up to its end.
+        let rest = match following.filter(|end| upto.cast_unsigned() == *end) {
+            Some(end) => match &mut ahead {
+                Some(ahead) => ahead,
+                none => none.insert(tail(conn, end)?),
+            },
+            None => &rest,
+        };
+        let more = rest.pending.get(&(lane, tier)).copied().unwrap_or(0);
+        *pending = u64::try_from(count + more).unwrap_or(0);
+    }
+    Ok(Waiting { lane, by_tier })
+}
+
+/// Where an index is entered.
+fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
+    after.unwrap_or(match order {
+        ListOrder::NewestFirst => i64::MAX,
+        ListOrder::OldestFirst => -1,
+    })
+}
+
+fn column(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<u64>, StoreError> {
+    let doing = failed("read an index");
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let mut rows = sql.query(params).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        found.push(stored_key(get(row, 0)?)?.raw());
+    }
+    Ok(found)
+}
+
+/// What an index knows and what the journal adds, each once, in order.
+fn merged(known: Vec<u64>, new: impl Iterator<Item = u64>, order: ListOrder, after: Option<u64>) -> Vec<u64> {
+    let is_beyond = |id: &u64| match (order, after) {
+        (_, None) => true,
+        (ListOrder::NewestFirst, Some(after)) => *id < after,
+        (ListOrder::OldestFirst, Some(after)) => *id > after,
+    };
+    let mut all: Vec<u64> = known.into_iter().chain(new.filter(is_beyond)).collect();
+    all.sort_unstable();
+    all.dedup();
+    if order == ListOrder::NewestFirst {
+        all.reverse();
+    }
+    all
+}
+
+fn kind_number(kind: NameKind) -> u8 {
+    match kind {
+        NameKind::Subject => 0,
+        NameKind::Correlation => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::journal::Journal;
+    use super::*;
+    use crate::journal::Entry;
+
+    const LANE: LaneId = LaneId::from_raw(1);
+    const TENANT: TenantId = TenantId::from_raw(9);
+    const NAME: Hidden = Hidden([7; 16]);
+
+    /// What can be read of a lane, a name and a tenant, as of one moment.
+    fn look(conn: &Connection) -> (Vec<MessageId>, u64, Vec<Tally>) {
+        let named = named(conn, (NameKind::Correlation, NAME), ListOrder::NewestFirst, None, 100).expect("it reads");
+        let tallies = tallies(conn, TENANT, Hour(0), Hour(1)).expect("it reads");
+        (named.messages, waiting(conn, LANE).expect("it reads").total(), tallies)
+    }
+
+    /// Twenty messages, each with a delivery in two lanes, one commit each.
+    fn journalled(conn: &Connection) {
+        let mut journal = Journal::prepare(conn).expect("the schema is there");
+        for n in 0..20 {
+            journal.entries.push(&Entry::Accepted {
+                message: MessageId::from_raw(10 * (n + 1)),
+                tenant: TENANT,
+                at: Timestamp::from_millis(5),
+                digest: [0; 32],
+                subject: None,
+                correlation: Some(NAME),
+                deliveries: vec![(LANE, Tier::Promotional), (LaneId::from_raw(2), Tier::Engagement)],
+            });
+            journal.write().expect("it is written");
+            journal.committed();
+        }
+    }
+
+    #[test]
+    fn a_batch_reads_the_same_before_and_after_each_slice_and_when_it_is_made_again() {
+        let conn = Connection::open_in_memory().expect("memory is there");
+        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+        journalled(&conn);
+        let expected = look(&conn);
+        assert_eq!((expected.0.len(), expected.1), (20, 20));
+        // A batch that ends before the journal does, in slices of three.
+        let to = 10;
+        let mut derived = Derived::default();
+        journal::each(&conn, 0, |row| {
+            for entry in row.entries() {
+                derived.add(&entry?, |_| TENANT);
+            }
+            Ok(if row.number == to { Then::Stop } else { Then::GoOn })
+        })
+        .expect("it reads");
+        let facts = derived.into_facts();
+        let slices: Vec<&[Fact]> = facts.chunks(3).collect();
+        // A crash after each slice: the next start begins the batch anew.
+        for made in 1..=slices.len() {
+            for (at, facts) in slices.iter().enumerate().take(made) {
+                let slice = Slice { facts: facts.to_vec(), to, is_last: at + 1 == slices.len() };
+                write(&conn, &slice).expect("it is put down");
+                assert_eq!(look(&conn), expected, "slice {at} of {made}");
+            }
+        }
+        assert_eq!(followed(&conn).expect("it reads").followed, to);
+    }
+}

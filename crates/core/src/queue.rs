@@ -418,6 +418,22 @@ impl Queue {
         self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
     }
 
+    /// Those that are being sent or whose outcome is being written, by id.
+    pub fn under_way(&self) -> Vec<DeliveryId> {
+        let flying = self.in_flight.iter().map(|flight| flight.delivery);
+        let mut under_way: Vec<DeliveryId> = flying.chain(self.recording.iter().copied()).collect();
+        under_way.sort_unstable();
+        under_way
+    }
+
+    /// The store has ended one by itself: it is forgotten, unless it is under way. What is then
+    /// recorded of it comes back refused.
+    pub fn ended_elsewhere(&mut self, now: Timestamp, id: DeliveryId) {
+        if self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting)) {
+            self.leave(id, now);
+        }
+    }
+
     /// Attempts under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

@@ -17,6 +17,7 @@ pub mod driver;
 mod late;
 mod rows;
 mod soft;
+mod sweeper;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -39,8 +40,8 @@ use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Set
 pub use asked::{Answer, Command, Ticket};
 pub use call::{Call, Reply};
 use late::Late;
-use rows::Sweep;
 use soft::Remembered;
+use sweeper::Sweeper;
 
 /// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
@@ -121,8 +122,7 @@ pub struct Dispatch {
     riding: IdMap<DeliveryId, Arc<Message>>,
     riding_bytes: usize,
     late: Late,
-    sweeps: BTreeMap<Scope, Sweep>,
-    look_for_over_at: Timestamp,
+    sweeper: Sweeper,
     lanes_asked: IdSet<LaneId>,
     lanes_to_ask: Vec<LaneId>,
     /// Deliveries that left the window while a page was under way, and which departure that was:
@@ -154,8 +154,7 @@ impl Dispatch {
             riding: IdMap::default(),
             riding_bytes: 0,
             late: Late::default(),
-            sweeps: BTreeMap::new(),
-            look_for_over_at: Timestamp::MAX,
+            sweeper: Sweeper::default(),
             lanes_asked: IdSet::default(),
             lanes_to_ask: Vec::new(),
             departed: IdMap::default(),
@@ -198,13 +197,11 @@ impl Dispatch {
     pub fn wake_at(&self) -> Option<Timestamp> {
         // What is not done while draining, or for want of writing, needs no waking for: the answer
         // to a write wakes the loop.
-        let sweeps = self.sweeps.values().filter(|sweep| !sweep.paging).map(|sweep| sweep.look_at).min();
-        let scans = sweeps.into_iter().chain([self.look_for_over_at]).min();
         let queue = self.queue.wake_at().filter(|_| self.may_pick());
         let late = self.late.look_at().filter(|_| !self.draining);
-        let scans = scans.filter(|_| !self.draining && self.has_time_for_scans());
+        let sweeps = self.sweeper.wake_at().filter(|_| !self.draining);
         let soft = self.remembered.look_at().filter(|_| !self.draining);
-        [queue, late, scans, soft, Some(self.call_again_at)]
+        [queue, late, sweeps, soft, Some(self.call_again_at)]
             .into_iter()
             .flatten()
             .filter(|at| *at < Timestamp::MAX)
@@ -306,13 +303,12 @@ impl Dispatch {
             }
             Reply::Lanes(asked, found) => self.lanes_found(now, asked, &found, effects),
             Reply::Cut { scope, ticket, ended, in_flight } => {
-                if let Some(sweep) = self.sweeps.get_mut(&scope) {
-                    sweep.look_at = now;
-                }
+                self.sweeper.durable(scope, now);
                 if let Some(ticket) = ticket {
                     effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
                 }
             }
+            Reply::Swept(sweep, swept) => self.swept(now, sweep, &swept, effects),
             Reply::Uncut => {}
             Reply::Remembered => self.remembered.written(),
             Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),

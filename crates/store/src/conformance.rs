@@ -16,6 +16,7 @@ mod page;
 mod pause;
 mod session;
 mod settle;
+mod sweep;
 mod ttl;
 
 use crate::Store;
@@ -81,7 +82,6 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
         cut:
             a_lane_s_cut_ends_what_is_at_or_below_it
             a_message_s_cut_ends_its_deliveries_alone
-            a_cut_s_rows_come_by_id_until_they_are_swept
             what_was_in_flight_is_spared_until_the_next_start
             what_was_spared_and_has_ended_does_not_lower_the_count
             a_second_cut_reaches_further_with_its_own_cause_and_time
@@ -106,8 +106,15 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             what_is_remembered_replaces_all_before;
         ttl:
             a_delivery_past_its_ttl_reads_as_expired_at_once
-            what_was_sent_does_not_expire
-            rows_past_their_ttl_are_found;
+            what_was_sent_does_not_expire;
+        sweep:
+            a_lane_s_rows_are_swept_wherever_they_are
+            a_message_s_rows_are_swept_by_its_key
+            what_its_owner_has_under_way_is_left
+            rows_past_their_ttl_are_swept
+            a_sweep_ends_a_bounded_number_and_goes_on
+            the_end_of_an_endpoint_is_filed_with_its_rows
+            a_fenced_sweep_ends_nothing;
         derived:
             an_endpoint_s_history_comes_newest_first_in_pages
             a_history_shows_what_became_of_deliveries_and_can_be_filtered

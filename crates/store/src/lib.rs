@@ -32,7 +32,7 @@ pub use row::{
     Acceptance, Accepted, Arrival, Attempt, Count, Counted, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour,
     Idempotency, KeyHash, ListOrder, Message, Name, NamedPage, NewDelivery, Page, Pause, PauseScope, Query, Row,
-    Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
+    Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 
 /// As many deliveries as one message has at most; their ids are the next after its own.
@@ -92,6 +92,16 @@ pub trait Store: Send + Sync + 'static {
     /// in between is missing from their number, and where they cannot be counted the cut is in
     /// force all the same.
     fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Ends rows that a cut covers or whose time to live is over, as readers have seen them since:
+    /// a bounded number of them, whatever waits. Those that the caller has `under_way` are left, as
+    /// are those their cut spared: they end by themselves.
+    fn sweep(
+        &self,
+        session: Session,
+        sweep: Sweep,
+        under_way: Vec<DeliveryId>,
+    ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send;
 
     /// Forgets a cut whose rows are all swept.
     fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send;

@@ -7,6 +7,7 @@ mod dead_letter;
 mod derived;
 mod idempotency;
 mod journal;
+mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, ready};
@@ -28,7 +29,7 @@ use crate::journal::Entry;
 use crate::row::{
     Acceptance, Accepted, Arrival, Attempt, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint,
     EndpointStatus, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
-    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
+    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::{DELIVERIES_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
@@ -195,19 +196,11 @@ impl Memory {
                 rest.take_while(|(due, _)| *due <= until).map(|(_, id)| *id).take(limit).collect()
             }
             Query::Spilled { lane, tier, order, span } => self.spilled_ids(lane, tier, order, span, limit),
-            Query::Cut(scope) => self.covered(scope).take(limit).collect(),
-            Query::Over { now } => self
-                .pending
-                .values()
-                .filter(|row| {
-                    row.delivery.expiry.is_over(now) && !matches!(row.delivery.state, State::AwaitingAck { .. })
-                })
-                .map(|row| row.delivery.id)
-                .take(limit)
-                .collect(),
             Query::One(id) => self.pending.get(&id).map(|row| row.delivery.id).into_iter().collect(),
         };
-        Page { more: ids.len() == limit, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
+        let more = ids.len() == limit;
+        let looked = ids.last().copied().filter(|_| more && matches!(query, Query::Left { .. }));
+        Page { more, looked, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
     }
 
     fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: Span, limit: usize) -> Vec<DeliveryId> {
@@ -226,14 +219,6 @@ impl Memory {
                 ids
             }
         }
-    }
-
-    fn covered(&self, scope: Scope) -> impl Iterator<Item = DeliveryId> {
-        let cut = self.cuts.get(&scope).map(|cut| Cut { spared: Vec::new(), ..cut.clone() });
-        self.pending
-            .values()
-            .filter(move |row| cut.as_ref().is_some_and(|cut| cut.covers(&row.delivery)))
-            .map(|row| row.delivery.id)
     }
 
     /// See [`Store::cut`].
@@ -445,6 +430,15 @@ impl Store for MemoryStore {
 
     fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send {
         ready(self.lock().cut(session, cut))
+    }
+
+    fn sweep(
+        &self,
+        session: Session,
+        sweep: Sweep,
+        under_way: Vec<DeliveryId>,
+    ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send {
+        ready(self.lock().sweep(session, sweep, &under_way))
     }
 
     fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send {

@@ -3,6 +3,7 @@
 mod dead_letter;
 pub mod idempotency;
 mod list;
+mod sweep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use dead_letter::{
 pub(crate) use dead_letter::{Purge, Walk};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use list::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, Name, NamedPage, Tally, Waiting};
+pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +118,8 @@ pub struct Row {
 /// all others by id, which is the order they were accepted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Ready rows of earlier sessions' writers, by id: what a crash left behind.
+    /// Ready rows of earlier sessions' writers, by id: what a crash left behind. A page looks at a
+    /// bounded part of the table: it may be short or empty and have more behind it.
     Left {
         /// Only what comes after this one.
         after: Option<DeliveryId>,
@@ -141,14 +144,6 @@ pub enum Query {
         /// From which id to which.
         span: Span,
     },
-    /// Rows that a cut covers, by id, with those it spared: their row tells how they ended.
-    Cut(posthaste_core::cut::Scope),
-    /// Rows whose time to live is over, by id. What was sent and waits for its receipt is not
-    /// among them.
-    Over {
-        /// At this time.
-        now: Timestamp,
-    },
     /// One row.
     One(DeliveryId),
 }
@@ -160,6 +155,8 @@ pub struct Page {
     pub rows: Vec<Row>,
     /// Whether there may be more of the same.
     pub more: bool,
+    /// For [`Query::Left`]: the next page goes on after this one; nothing when all were looked at.
+    pub looked: Option<DeliveryId>,
     /// For [`Query::Delayed`]: when the first row beyond `until` is due.
     pub next_due: Option<Timestamp>,
 }

@@ -31,6 +31,7 @@ mod reserve;
 mod schema;
 mod settle;
 mod show;
+mod sweep;
 mod thread;
 mod work;
 mod writer;
@@ -46,10 +47,11 @@ use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use crate::journal::Entries;
 use crate::row::{
     Acceptance, Accepted, Arrival, Count, DEAD_LETTERS_SWEPT_MAX, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
     Endpoint, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
-    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Swept, Tally, Waiting,
+    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::{JournalRow, Store, StoreError};
 use arrivals::Arrivals;
@@ -199,7 +201,17 @@ impl Sqlite {
         &self,
         session: Session,
         rows: usize,
-        run: impl FnMut(&Connection) -> Result<T, StoreError> + Send + 'static,
+        mut run: impl FnMut(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.noted_work(session, rows, move |conn, _| run(conn)).await
+    }
+
+    /// The same for something that leaves entries in the journal.
+    async fn noted_work<T: Send + 'static>(
+        &self,
+        session: Session,
+        rows: usize,
+        run: impl FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.writer.ask(|reply| Request::Work { session, rows, work: Box::new(Asked::new(run, reply)) }).await
     }
@@ -273,6 +285,15 @@ impl Store for Sqlite {
             Some(ended) => Ok(ended),
             None => self.readers.read(move |conn| page::count_ended(conn, scope)).await,
         }
+    }
+
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        let found = self.readers.read(move |conn| sweep::find(conn, sweep, &under_way)).await?;
+        let found = Arc::new(found);
+        let ending = Arc::clone(&found);
+        let end = move |conn: &Connection, entries: &mut Entries| sweep::end(conn, &ending, entries);
+        let ended = self.noted_work(session, found.len(), end).await?;
+        Ok(found.swept(ended))
     }
 
     async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {

@@ -28,6 +28,8 @@ use node::SLOTS;
 const PRODUCERS: usize = 8;
 /// A node that does not answer by then is not going to.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What has not come by then, with nothing else coming either, is not on its way: retries come sooner.
+const STANDS_STILL: Duration = Duration::from_secs(10);
 /// Every so many cycles the node is killed while it starts.
 const IN_THE_START: u32 = 5;
 /// Cycles until the control must have lost something.
@@ -141,7 +143,7 @@ impl World {
     /// all and a moment has passed.
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
         let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
-        if cycle % IN_THE_START != IN_THE_START - 1 {
+        if cycle % IN_THE_START != 2 {
             node.is_ready()?;
             self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
         }
@@ -160,13 +162,16 @@ impl World {
         let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
         node.is_ready()?;
         self.node = Some(node);
-        let began = Instant::now();
+        let (mut last, mut moved) = (usize::MAX, Instant::now());
         loop {
             let lost = Books::read(self.folder.path())?.lost();
-            if lost == 0 || began.elapsed() > PATIENCE / 3 {
+            if lost < last {
+                (last, moved) = (lost, Instant::now());
+            }
+            if lost == 0 || moved.elapsed() > STANDS_STILL {
                 return Ok(lost);
             }
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(300));
         }
     }
 

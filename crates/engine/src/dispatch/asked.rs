@@ -10,7 +10,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query};
 
 use super::call::Call;
-use super::rows::{EVERYTHING, Sweep};
+use super::sweeper::EVERYTHING;
 use super::{Departure, Dispatch, Effect};
 
 /// Tells an answer's asker.
@@ -100,8 +100,7 @@ impl Dispatch {
         effects: &mut Vec<Effect>,
     ) {
         let spared = self.queue.cut(scope, upto, cause);
-        let sweep = self.sweeps.entry(scope).or_insert(Sweep::new(upto, cause, now));
-        *sweep = Sweep { upto: sweep.upto.max(upto), cause, since: now, ..*sweep };
+        self.sweeper.cut(scope, upto, now);
         effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, ticket)));
     }
 

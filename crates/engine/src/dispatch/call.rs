@@ -5,7 +5,9 @@ use std::sync::Arc;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
-use posthaste_store::{Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError};
+use posthaste_store::{
+    Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError, Sweep, SweptRows,
+};
 
 use super::asked::Ticket;
 use super::{Departure, PauseNumber};
@@ -23,6 +25,8 @@ pub enum Call {
     Lanes(Vec<LaneId>),
     /// Put a cut in force.
     Cut(Cut, Option<Ticket>),
+    /// Write off what has ended, but for these, which are under way.
+    Sweep(Sweep, Vec<DeliveryId>),
     /// Forget a cut.
     Uncut(Scope),
     /// Record a pause.
@@ -55,6 +59,8 @@ pub enum Reply {
         /// How many were in flight and may still arrive.
         in_flight: u64,
     },
+    /// Some of it is written off.
+    Swept(Sweep, SweptRows),
     /// The cut is forgotten.
     Uncut,
     /// The pause is durable.
@@ -84,6 +90,7 @@ pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Resul
             let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
             Reply::Cut { scope, ticket, in_flight, ended: store.cut(session, cut).await? }
         }
+        Call::Sweep(sweep, under_way) => Reply::Swept(sweep, store.sweep(session, sweep, under_way).await?),
         Call::Uncut(scope) => {
             store.uncut(session, scope).await?;
             Reply::Uncut

@@ -224,10 +224,10 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
     }
 }
 
-/// Makes a call. A read that fails is made again later; a write that fails ends the loop, since
+/// Makes a call. A read that fails is made again later, and so is a sweep, which begins with one; a write that fails ends the loop, since
 /// nobody can say what became of it.
 async fn called<S: Store>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
-    let again = matches!(call, Call::Page(..) | Call::Lanes(_)).then(|| call.clone());
+    let again = matches!(call, Call::Page(..) | Call::Lanes(_) | Call::Sweep(..)).then(|| call.clone());
     match (perform(store.as_ref(), session, call).await, again) {
         (Err(error @ StoreError::Database { .. }), Some(call)) => {
             tracing::warn!(%error, "the store could not be read; trying again");

@@ -1,75 +1,31 @@
-//! Reading rows back: what a crash left, what is due, what overflowed, what a cut covers, what is
-//! over its time to live.
+//! Reading rows back: what a crash left, what is due, what overflowed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{self, Scope};
+use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed};
-use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start};
 
 use super::call::Call;
+use super::sweeper::EVERYTHING;
 use super::{Departure, Dispatch, Effect, late};
 
-/// Rows in one page of a start, a sweep or a scan: small enough to share the store with others.
-const SCAN_PAGE: u32 = 500;
+/// Rows in one page of what a crash left: small enough to share the store with others.
+const LEFT_PAGE: u32 = 500;
 /// Departures remembered before those are dropped that no page under way can be older than.
 const DEPARTED_TIDY: usize = 4_096;
-/// How often the whole store is looked through for rows whose time to live is over: half of what is
-/// promised (D2), so that a busy store has time to follow.
-const LOOK_FOR_OVER: Duration = Duration::from_secs(300);
-/// How soon a sweep looks again while some of its rows are under way.
-const SWEEP_AGAIN: Duration = Duration::from_secs(1);
-
-/// Higher than every id there can be.
-pub(super) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
-/// Far longer than any accept takes: whoever waits for one has given up by then.
-const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
-/// Far longer than an arrival takes from the commit to the loop.
-const MESSAGE_CUT_KEPT: Duration = Duration::from_secs(60);
-
-/// A cut whose rows are being turned into outcomes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sweep {
-    pub(super) upto: Key,
-    pub(super) cause: Cause,
-    pub(super) since: Timestamp,
-    pub(super) look_at: Timestamp,
-    pub(super) paging: bool,
-}
-
-impl Sweep {
-    /// A cut that is not durable yet: nothing to look at.
-    pub(super) fn new(upto: Key, cause: Cause, since: Timestamp) -> Self {
-        Self { upto, cause, since, look_at: Timestamp::MAX, paging: false }
-    }
-
-    /// When a cut without rows may be forgotten. A lane's is kept for as long as an accept that
-    /// was under way when it was made could still become durable; a message's covers what is
-    /// durable already, but its arrival may still be on the way here.
-    fn forget_at(&self, scope: Scope) -> Timestamp {
-        match scope {
-            Scope::Lane(_) => self.since + LANE_CUT_KEPT,
-            Scope::Message(_) => self.since + MESSAGE_CUT_KEPT,
-        }
-    }
-}
-
 impl Dispatch {
     /// Takes over what earlier sessions left.
     pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
         self.session = start.session;
         // Higher than every id of earlier sessions.
         self.queue.seen(now, DeliveryId(Key::new(self.session.writer, 0)));
-        for cut in start.cuts {
-            self.queue.cut(cut.scope, cut.upto, cut.cause);
-            let sweep = Sweep::new(cut.upto, cut.cause, cut.at);
-            self.sweeps.insert(cut.scope, Sweep { look_at: now, ..sweep });
+        for cut in &start.cuts {
+            self.sweep_on(now, cut);
         }
         for pause in start.pauses {
             self.pause(pause);
@@ -80,8 +36,8 @@ impl Dispatch {
         }
         self.restore_breakers(now, start.breakers);
         self.late.start(now);
-        self.look_for_over_at = now;
-        self.read(Query::Left { after: None, before: self.session.writer }, SCAN_PAGE, effects);
+        self.sweeper.start(now);
+        self.read(Query::Left { after: None, before: self.session.writer }, LEFT_PAGE, effects);
     }
 
     /// Reads whatever it is time to read.
@@ -97,36 +53,12 @@ impl Dispatch {
             let query = Query::Spilled { lane, tier, order, span };
             self.read(query, wanted.limit, effects);
         }
-        self.read_what_has_ended(now, effects);
+        self.sweep(now, effects);
         self.to_spill.extend(self.queue.shed(now));
         for index in 0..self.to_spill.len() {
             let id = self.to_spill[index].delivery;
             self.depart(id);
         }
-    }
-
-    /// Reads rows that only need to be written off, unless there is plenty to write already.
-    fn read_what_has_ended(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if !self.has_time_for_scans() {
-            return;
-        }
-        let due = |sweep: &Sweep| !sweep.paging && sweep.look_at <= now;
-        let scopes: Vec<Scope> = self.sweeps.iter().filter(|(_, sweep)| due(sweep)).map(|(scope, _)| *scope).collect();
-        for scope in scopes {
-            if let Some(sweep) = self.sweeps.get_mut(&scope) {
-                sweep.paging = true;
-            }
-            self.read(Query::Cut(scope), SCAN_PAGE, effects);
-        }
-        if now >= self.look_for_over_at {
-            self.look_for_over_at = now + LOOK_FOR_OVER;
-            self.read(Query::Over { now }, SCAN_PAGE, effects);
-        }
-    }
-
-    /// Writing off comes after writing down.
-    pub(super) fn has_time_for_scans(&self) -> bool {
-        self.unsettled.len() <= SCAN_PAGE as usize
     }
 
     pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
@@ -144,12 +76,11 @@ impl Dispatch {
     ) {
         match query {
             Query::Left { before, .. } => {
-                let last = page.rows.last().map(|row| row.delivery.id);
                 for row in page.rows {
                     self.take_in(now, row, asked);
                 }
                 if page.more {
-                    self.read(Query::Left { after: last, before }, SCAN_PAGE, effects);
+                    self.read(Query::Left { after: page.looked, before }, LEFT_PAGE, effects);
                 }
             }
             Query::Delayed { .. } => {
@@ -164,15 +95,6 @@ impl Dispatch {
                     more |= !self.take_in(now, row, asked);
                 }
                 self.queue.paged(now, lane, tier, span, more);
-            }
-            Query::Cut(scope) => self.sweep(now, scope, asked, page, effects),
-            Query::Over { now: then } => {
-                for row in page.rows {
-                    self.end_row(row, asked, State::Expired { at: then });
-                }
-                if page.more {
-                    self.look_for_over_at = now + SWEEP_AGAIN;
-                }
             }
             Query::One(id) => self.one_row(now, id, asked, page, effects),
         }
@@ -237,35 +159,6 @@ impl Dispatch {
                 self.to_spill.push(shed);
                 false
             }
-        }
-    }
-
-    fn sweep(&mut self, now: Timestamp, scope: Scope, asked: Departure, page: Page, effects: &mut Vec<Effect>) {
-        let Some(sweep) = self.sweeps.get_mut(&scope) else { return };
-        sweep.paging = false;
-        sweep.look_at = now + SWEEP_AGAIN;
-        let Sweep { upto, cause, .. } = *sweep;
-        if page.rows.is_empty() && now < sweep.forget_at(scope) {
-            sweep.look_at = sweep.forget_at(scope);
-            return;
-        }
-        if page.rows.is_empty() {
-            self.sweeps.remove(&scope);
-            self.queue.forget_cut(scope, upto);
-            effects.push(Effect::Store(Call::Uncut(scope)));
-            return;
-        }
-        for row in page.rows {
-            self.end_row(row, asked, cut::ended(cause, now));
-        }
-    }
-
-    fn end_row(&mut self, row: Row, asked: Departure, end: State) {
-        if self.is_older(row.delivery.id, asked) {
-            return;
-        }
-        if let Some(record) = self.queue.end_row(row.delivery, row.place, end) {
-            self.record(record, None);
         }
     }
 

@@ -5,9 +5,9 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::Key;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
+use super::fixture::{Case, Draft, NOW, after, endpoint, lane_id};
 use crate::Store;
-use crate::row::{EndpointStatus, Query};
+use crate::row::EndpointStatus;
 
 /// What a cut of these cases makes of a delivery.
 fn cancelled() -> State {
@@ -45,28 +45,6 @@ pub(super) async fn a_message_s_cut_ends_its_deliveries_alone<S: Store>(case: &C
     for id in before.iter().chain(&behind) {
         case.same("another message's", case.state(*id).await, State::Queued { due: NOW });
     }
-    case.same("its rows", case.ids(Query::Cut(scope), MANY).await, ids);
-}
-
-pub(super) async fn a_cut_s_rows_come_by_id_until_they_are_swept<S: Store>(case: &Case<S>) {
-    let scope = Scope::Lane(lane_id(1));
-    let mut waiting = Vec::new();
-    for draft in [Draft::to(1).spilled(), Draft::to(1), Draft::to(1).delayed(after(1)), Draft::to(1)] {
-        waiting.push(case.accept_one(draft).await);
-        case.accept_one(Draft::to(2)).await;
-    }
-    case.same("without a cut", case.page(Query::Cut(scope), MANY).await.rows, Vec::new());
-    case.cut(scope, waiting[3].id.0, Cause::Cancelled, &[waiting[3].id]).await;
-    let page = case.page(Query::Cut(scope), 2).await;
-    let first: Vec<_> = page.rows.iter().map(|row| row.delivery.clone()).collect();
-    case.same("the first rows, as they were", (first, page.more), (waiting[..2].to_vec(), true));
-    for delivery in &waiting[..2] {
-        let ended = posthaste_core::delivery::Delivery { state: cancelled(), ..delivery.clone() };
-        case.settle_done(case.settlement(delivery, ended)).await;
-        case.same("swept", case.state(delivery.id).await, cancelled());
-    }
-    let rest = case.ids(Query::Cut(scope), MANY).await;
-    case.same("the rest, spared ones too", rest, vec![waiting[2].id, waiting[3].id]);
 }
 
 pub(super) async fn what_was_in_flight_is_spared_until_the_next_start<S: Store>(case: &Case<S>) {
@@ -133,7 +111,6 @@ pub(super) async fn a_forgotten_cut_ends_nothing_any_more<S: Store>(case: &Case<
     case.done("uncut", case.store.uncut(case.session(), scope).await);
     case.same("it waits again", case.state(delivery.id).await, delivery.state);
     case.done("uncut", case.store.uncut(case.session(), scope).await);
-    case.check(case.page(Query::Cut(scope), MANY).await.rows.is_empty(), "no rows");
     case.check(case.reopen().await.cuts.is_empty(), "the start knows nothing of it");
 }
 

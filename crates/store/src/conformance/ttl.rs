@@ -6,9 +6,8 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Expiry;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, after};
+use super::fixture::{Case, Draft, after};
 use crate::Store;
-use crate::row::Query;
 
 pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(case: &Case<S>) {
     for expiry in [Expiry::At(after(50)), Expiry::NowOrNever(after(50))] {
@@ -32,20 +31,4 @@ pub(super) async fn what_was_sent_does_not_expire<S: Store>(case: &Case<S>) {
     let awaits = State::AwaitingAck { until: after(1_040) };
     case.settle_done(case.attempted(&delivery, awaits, Cause::Ok)).await;
     case.same("it awaits its receipt", case.shown(delivery.id, after(60)).await.delivery.state, awaits);
-    case.same("no scan finds it", case.ids(Query::Over { now: after(60) }, MANY).await, Vec::new());
-}
-
-pub(super) async fn rows_past_their_ttl_are_found<S: Store>(case: &Case<S>) {
-    let mut over = Vec::new();
-    for (draft, ms) in [(Draft::to(1), 10), (Draft::to(2).spilled(), 8), (Draft::to(1).delayed(after(99)), 10)] {
-        over.push(case.accept_one(Draft { expiry: Expiry::At(after(ms)), ..draft }).await.id);
-        case.accept_one(draft).await;
-        case.accept_one(Draft { expiry: Expiry::At(after(11)), ..draft }).await;
-    }
-    over.push(case.accept_one(Draft { expiry: Expiry::NowOrNever(after(10)), ..Draft::to(1) }).await.id);
-    let query = Query::Over { now: after(10) };
-    case.same("by id", case.ids(query, MANY).await, over.clone());
-    let page = case.page(query, 3).await;
-    case.same("as many as asked for", (page.rows.len(), page.more), (3, true));
-    case.same("none before", case.ids(Query::Over { now: after(7) }, MANY).await, Vec::new());
 }

@@ -1,12 +1,11 @@
 //! Pending rows, read the way [`Query`] asks for them.
 //!
-//! Each query walks the key or a partial index in its own order and stops at the limit. Two do
-//! not: what a lane's cut covers and what is over its TTL are found by looking at every row,
-//! since an index for them would cost more on every delivery than such a look now and then.
+//! Each query walks the key or a partial index in its own order and stops at the limit. What a
+//! crash left behind no index knows: it is found by looking at every row, a bounded part at a time.
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
-use posthaste_core::queue::{Order, Span};
+use posthaste_core::queue::{Order, Place, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
@@ -16,7 +15,10 @@ use super::column::{
 };
 use super::{cut, derived, failed};
 use crate::StoreError;
-use crate::row::{Page, Query, Row};
+use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX};
+
+/// As `column.rs` numbers it.
+const READY: i64 = 0;
 
 macro_rules! select {
     ($($rest:literal)*) => {
@@ -24,7 +26,8 @@ macro_rules! select {
     };
 }
 
-const LEFT: &str = select!("place = 0 AND id > ?1 AND id < ?2 ORDER BY id LIMIT ?3");
+// Every row: one that is not ready costs no more than a look at its place.
+const LEFT: &str = select!("id > ?1 AND id < ?2 ORDER BY id LIMIT ?3");
 const DELAYED: &str = select!("place = 1 AND due_ms > ?1 AND due_ms <= ?2 ORDER BY due_ms, id LIMIT ?3");
 const DELAYED_TWINS: &str = select!("place = 1 AND due_ms = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
 const NEXT_DUE: &str = "SELECT min(due_ms) FROM delivery WHERE place = 1 AND due_ms > ?1";
@@ -35,11 +38,6 @@ const NEWEST_SPILLED: &str =
 const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
                           ORDER BY lane, tier LIMIT 1";
 // A message's deliveries have the ids that follow its own, up to the next message's.
-const CUT_MESSAGE: &str = select!(
-    "id > ?1 AND id <= ?2 AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807)
-     AND back = id - ?1 ORDER BY id LIMIT ?3"
-);
-const CUT_LANE: &str = select!("lane = ?1 AND id <= ?2 ORDER BY id LIMIT ?3");
 const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= ?2
      AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1
      AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
@@ -47,27 +45,21 @@ const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id 
 const LEFT_BY_CUT: &str = "SELECT (SELECT count(*) FROM delivery WHERE id > ?2 AND lane = ?1)
      + (SELECT count(*) FROM spared WHERE kind = 1 AND scope = ?1 AND delivery <= ?2
         AND EXISTS (SELECT 1 FROM delivery WHERE id = spared.delivery))";
-const OVER: &str = select!("expires_ms <= ?1 AND state <> 2 ORDER BY id LIMIT ?2");
 const ONE: &str = select!("id = ?1");
 
 /// Reads a page.
 pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, StoreError> {
     let mut next_due = None;
     let rows = match query {
-        Query::Left { after, before } => left(conn, after, before, limit)?,
+        Query::Left { after, before } => return left(conn, after, before, limit),
         Query::Delayed { after, until } => {
             next_due = due_after(conn, until)?;
             delayed(conn, after, until, limit)?
         }
         Query::Spilled { lane, tier, order, span } => spilled(conn, lane, tier, order, span, limit)?,
-        Query::Cut(scope) => match cut::find(conn, scope)? {
-            Some(cut) => covered(conn, scope, key(cut.upto), limit)?,
-            None => Vec::new(),
-        },
-        Query::Over { now } => rows(conn, OVER, (now.as_millis(), limit))?,
         Query::One(id) => rows(conn, ONE, [key(id.0)])?,
     };
-    Ok(Page { more: rows.len() == limit as usize, rows, next_due })
+    Ok(Page { more: rows.len() == limit as usize, rows, looked: None, next_due })
 }
 
 /// Queues with spilled rows, one step in the index for each.
@@ -104,9 +96,25 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
     }
 }
 
-fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u32) -> Result<Vec<Row>, StoreError> {
+fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u32) -> Result<Page, StoreError> {
+    let doing = failed("read what was left behind");
     let after = after.map_or(-1, |id| key(id.0));
-    rows(conn, LEFT, (after, key(Key::new(before, 0)), limit))
+    let mut sql = conn.prepare_cached(LEFT).map_err(&doing)?;
+    let mut rows = sql.query((after, key(Key::new(before, 0)), SWEEP_LOOKS_MAX)).map_err(&doing)?;
+    let mut page = Page::default();
+    let (mut looked, mut last) = (0, None);
+    while page.rows.len() < limit as usize
+        && let Some(row) = rows.next().map_err(&doing)?
+    {
+        looked += 1;
+        last = Some(stored_key(get(row, 0)?)?);
+        if get::<i64>(row, DELIVERY_COLUMNS)? == READY {
+            page.rows.push(Row { delivery: delivery(row)?, place: Place::Ready });
+        }
+    }
+    page.more = page.rows.len() == limit as usize || looked == SWEEP_LOOKS_MAX;
+    page.looked = last.map(DeliveryId).filter(|_| page.more);
+    Ok(page)
 }
 
 fn delayed(
@@ -162,13 +170,6 @@ fn spilled(
     }
 }
 
-fn covered(conn: &Connection, scope: Scope, upto: i64, limit: u32) -> Result<Vec<Row>, StoreError> {
-    match scope {
-        Scope::Message(message) => rows(conn, CUT_MESSAGE, (key(message.0), upto, limit)),
-        Scope::Lane(lane) => rows(conn, CUT_LANE, (key(lane.0), upto, limit)),
-    }
-}
-
 fn rows(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<Row>, StoreError> {
     let doing = failed("read pending deliveries");
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_query_but_the_two_that_say_so_walks_an_index_in_its_own_order() {
+    fn every_query_walks_the_key_or_an_index_in_its_own_order() {
         let by_key = "SEARCH delivery USING INTEGER PRIMARY KEY";
         let late = "SEARCH delivery USING INDEX delivery_late";
         let spill = "SEARCH delivery USING INDEX delivery_spill";
@@ -220,8 +221,6 @@ mod tests {
         ] {
             assert_eq!(plan(sql), expected, "{sql}");
         }
-        assert!(plan(CUT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(CUT_MESSAGE));
         assert!(plan(COUNT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(COUNT_MESSAGE));
-        assert!(plan(CUT_LANE).starts_with(by_key) && plan(OVER).starts_with("SCAN delivery"));
     }
 }

@@ -11,6 +11,14 @@ use super::pause;
 use crate::journal::{Entries, Entry, leaves_entry};
 use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
 
+/// Keeps how a delivery ended, and the attempt that led to it if one did.
+pub(super) const OUTCOME: &str = concat!(
+    "INSERT INTO outcome (",
+    delivery_columns!("ended_ms"),
+    ", number, at_ms, took_us, attempt_cause, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ",
+    "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
+);
+
 /// The statements of a settle.
 pub(super) struct Settle<'c> {
     conn: &'c Connection,
@@ -26,12 +34,7 @@ impl<'c> Settle<'c> {
         Ok(Self {
             conn,
             remove: conn.prepare("DELETE FROM delivery WHERE id = ?1 AND attempts = ?2")?,
-            outcome: conn.prepare(concat!(
-                "INSERT INTO outcome (",
-                delivery_columns!("ended_ms"),
-                ", number, at_ms, took_us, attempt_cause, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ",
-                "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
-            ))?,
+            outcome: conn.prepare(OUTCOME)?,
             // Only what an attempt can change: naming lane or tier would rewrite their index too.
             wait: conn.prepare(
                 "UPDATE delivery SET state = ?5, due_ms = ?6, cause = ?7, attempts = ?8, previous_wait_us = ?12,

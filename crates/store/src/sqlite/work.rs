@@ -5,11 +5,13 @@ use rusqlite::Connection;
 
 use super::writer::Reply;
 use crate::StoreError;
+use crate::journal::Entries;
 
 /// What the writer does with it.
 pub(super) trait Work: Send {
     /// Runs it. May be run again in another transaction, when another request of its group was bad.
-    fn run(&mut self, conn: &Connection) -> Result<(), StoreError>;
+    /// What it did goes into the journal with the rest of its group.
+    fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError>;
 
     /// Answers its caller, after the commit.
     fn answer(self: Box<Self>, refusal: Option<StoreError>);
@@ -28,9 +30,9 @@ impl<F, T> Asked<F, T> {
     }
 }
 
-impl<T: Send, F: FnMut(&Connection) -> Result<T, StoreError> + Send> Work for Asked<F, T> {
-    fn run(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.done = Some((self.run)(conn)?);
+impl<T: Send, F: FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send> Work for Asked<F, T> {
+    fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError> {
+        self.done = Some((self.run)(conn, entries)?);
         Ok(())
     }
 

@@ -508,7 +508,7 @@ impl<'c> Group<'c> {
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
-            Request::Work { work, .. } => work.run(self.conn),
+            Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
             Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
             Request::CatchUp(_) | Request::Wake | Request::Stop => Ok(()),
         }

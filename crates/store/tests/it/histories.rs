@@ -25,7 +25,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Acceptance, Accepted, Attempt, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer, HistoryFilter,
     Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement, Shown,
-    Start, Store, StoreError,
+    Start, Store, StoreError, Sweep,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -48,6 +48,16 @@ enum Step {
     Uncut {
         lane: bool,
         of: usize,
+    },
+    SweepCut {
+        lane: bool,
+        of: usize,
+        under_way: Vec<usize>,
+    },
+    Roll {
+        after: Option<usize>,
+        now: i64,
+        under_way: Vec<usize>,
     },
     Pause {
         kind: u8,
@@ -130,7 +140,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
         2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
             .prop_map(|(lane, of, cause, spared)| Step::Cut { lane, of, cause, spared }),
-        1 => (any::<bool>(), pick).prop_map(|(lane, of)| Step::Uncut { lane, of }),
+        1 => (any::<bool>(), pick.clone()).prop_map(|(lane, of)| Step::Uncut { lane, of }),
+        1 => (any::<bool>(), pick.clone(), prop::collection::vec(pick.clone(), 0..2))
+            .prop_map(|(lane, of, under_way)| Step::SweepCut { lane, of, under_way }),
+        1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
+            .prop_map(|(after, now, under_way)| Step::Roll { after, now, under_way }),
         1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
         1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
         1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
@@ -279,6 +293,14 @@ impl Both {
                 let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
                 same(self.memory.uncut(self.session, scope).await, self.sqlite().uncut(self.session, scope).await);
             }
+            Step::SweepCut { lane, of, under_way } => {
+                let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
+                self.sweep(Sweep::Cut(scope), &under_way).await;
+            }
+            Step::Roll { after, now, under_way } => {
+                let after = after.and_then(|pick| self.pick(pick)).map(|row| row.id);
+                self.sweep(Sweep::Roll { after, now: at(now) }, &under_way).await;
+            }
             Step::Pause { kind, of, until } => {
                 let pause = Pause { scope: pause_scope(kind, of), until: until.map(at) };
                 same(self.memory.pause(self.session, pause).await, self.sqlite().pause(self.session, pause).await);
@@ -368,6 +390,16 @@ impl Both {
         assert_eq!(self.sqlite().cut(self.session, cut).await.expect("it cuts"), expected);
     }
 
+    async fn sweep(&self, sweep: Sweep, under_way: &[usize]) {
+        let under_way: Vec<_> = under_way.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
+        let expected = self.memory.sweep(self.session, sweep, under_way.clone()).await.expect("memory sweeps");
+        assert_eq!(
+            self.sqlite().sweep(self.session, sweep, under_way).await.expect("it sweeps"),
+            expected,
+            "{sweep:?}"
+        );
+    }
+
     async fn put_endpoint(&self, endpoint: Endpoint, call: Option<Call>) {
         let once = call.map(idempotency);
         let expected = self.memory.put_endpoint(self.session, endpoint.clone(), once.clone()).await;
@@ -431,9 +463,6 @@ impl Both {
                 let found = self.sqlite().delivery(delivery.id, at(now)).await.expect("it reads");
                 assert_eq!(found, expected, "{} at {now}", delivery.id);
             }
-            for lane in [true, false] {
-                self.compare_pages(Query::Cut(scope(lane, delivery))).await;
-            }
             self.compare_pages(Query::One(delivery.id)).await;
         }
         for message in &self.messages {
@@ -450,7 +479,6 @@ impl Both {
             for ms in [0, 7, 19] {
                 let after = after.map(|id| (at(ms), id));
                 self.compare_pages(Query::Delayed { after, until: at(10) }).await;
-                self.compare_pages(Query::Over { now: at(ms) }).await;
             }
         }
         for lane in (0..LANES).map(LaneId::from_raw) {

@@ -23,7 +23,7 @@ use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
     Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, HistoryFilter,
     HistoryPage, Hour, Idempotency, JournalRow, ListOrder, Memory, Message, Name, NamedPage, Page, Pause, PauseScope,
-    Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Swept, Tally, Waiting,
+    Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -449,6 +449,10 @@ impl Store for Slow {
 
     async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.slowly(|memory| memory.cut(session, cut)).await
+    }
+
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
     }
 
     async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {

@@ -87,7 +87,7 @@ async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>,
     loop {
         let page = store.page(Query::Left { after: left, before: start.session.writer }, PAGE).await?;
         found.extend(page.rows.iter().map(|row| row.delivery.id));
-        left = page.rows.last().map(|row| row.delivery.id);
+        left = page.looked;
         if !page.more {
             break;
         }

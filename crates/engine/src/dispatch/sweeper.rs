@@ -1,0 +1,240 @@
+//! Writing off what has ended by definition: rows that a cut covers, rows whose time to live is
+//! over. The store turns them into outcomes, a bounded number a call; here is decided which call
+//! comes next, and when a cut may be forgotten.
+//!
+//! A cut's rows are found by key or index first (its *own* look), and a lane's then by the *roll*,
+//! which looks at every row there is and serves all lanes and expiry at once.
+//!
+//! Invariants: one call is under way at a time, and while there is other work they take a tenth of
+//! the time; a cut is forgotten after a look that began when nothing could join it any more, saw
+//! everything, and left nothing that was under way.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::time::Duration;
+
+use posthaste_core::cut::Scope;
+use posthaste_core::id::{DeliveryId, Key};
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Sweep, SweptRows};
+
+use super::call::Call;
+use super::{Dispatch, Effect};
+
+/// How often every row is looked at: half of what is promised of one whose time is over (D2), so
+/// that a busy store has time to follow.
+const ROLL_EVERY: Duration = Duration::from_secs(300);
+/// How soon a cut is looked at again whose last rows are under way.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// While others have work, this many times as long as a call took passes before the next.
+const OTHERS: u32 = 9;
+
+/// Higher than every id there can be.
+pub(super) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
+/// Far longer than any accept takes: whoever waits for one has given up by then.
+const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
+/// Far longer than an arrival takes from the commit to the loop.
+const MESSAGE_CUT_KEPT: Duration = Duration::from_secs(60);
+
+/// What is to be written off.
+#[derive(Debug, Default)]
+pub(super) struct Sweeper {
+    cuts: BTreeMap<Scope, Made>,
+    roll: Option<Roll>,
+    /// When every row is looked at next, whatever cuts there are.
+    roll_at: Option<Timestamp>,
+    /// Since when a call is under way.
+    asked_at: Option<Timestamp>,
+    rest_until: Option<Timestamp>,
+    /// The cut whose turn was last, and whether the roll's was after it.
+    last: Option<Scope>,
+    rolled: bool,
+}
+
+/// A cut that is not forgotten yet.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    upto: Key,
+    since: Timestamp,
+    /// When its own look is due; never while it is not durable, or once that has found everything.
+    look_at: Option<Timestamp>,
+    /// From when on a roll that begins serves it.
+    roll_from: Option<Timestamp>,
+}
+
+impl Made {
+    /// When a cut without rows may be forgotten. A lane's is kept for as long as an accept that
+    /// was under way when it was made could still become durable; a message's covers what is
+    /// durable already, but its arrival may still be on the way here.
+    fn forget_at(&self, scope: Scope) -> Timestamp {
+        match scope {
+            Scope::Lane(_) => self.since + LANE_CUT_KEPT,
+            Scope::Message(_) => self.since + MESSAGE_CUT_KEPT,
+        }
+    }
+
+    fn look_from(&mut self, scope: Scope, at: Timestamp) {
+        self.look_at = Some(at);
+        self.roll_from = matches!(scope, Scope::Lane(_)).then_some(at);
+    }
+}
+
+/// A look at every row, part by part.
+#[derive(Clone, Copy, Debug)]
+struct Roll {
+    began: Timestamp,
+    after: Option<DeliveryId>,
+    left: bool,
+}
+
+impl Sweeper {
+    /// Begins with the first roll.
+    pub(super) fn start(&mut self, now: Timestamp) {
+        self.roll_at = Some(now);
+    }
+
+    /// A cut is in force here and on its way to the store.
+    pub(super) fn cut(&mut self, scope: Scope, upto: Key, since: Timestamp) {
+        let upto = self.cuts.get(&scope).map_or(upto, |before| before.upto.max(upto));
+        self.cuts.insert(scope, Made { upto, since, look_at: None, roll_from: None });
+    }
+
+    /// The cut is in the store: its rows can be looked for.
+    pub(super) fn durable(&mut self, scope: Scope, now: Timestamp) {
+        if let Some(made) = self.cuts.get_mut(&scope) {
+            made.look_from(scope, now);
+        }
+    }
+
+    /// When the next call is due, if nothing happens before.
+    pub(super) fn wake_at(&self) -> Option<Timestamp> {
+        if self.asked_at.is_some() {
+            return None;
+        }
+        let looks = self.cuts.values().filter_map(|made| made.look_at);
+        let due = looks.chain(self.roll_due()).min()?;
+        Some(self.rest_until.map_or(due, |rest| due.max(rest)))
+    }
+
+    fn roll_due(&self) -> Option<Timestamp> {
+        if let Some(roll) = self.roll {
+            return Some(roll.began);
+        }
+        self.cuts.values().filter_map(|made| made.roll_from).chain(self.roll_at).min()
+    }
+
+    /// The call to make now, if any.
+    fn next(&mut self, now: Timestamp) -> Option<Sweep> {
+        if self.wake_at().is_none_or(|at| at > now) {
+            return None;
+        }
+        let scope = self.next_scope(now);
+        let rolls = self.roll_due().is_some_and(|at| at <= now);
+        self.asked_at = Some(now);
+        // They take turns: neither millions of rows behind one cut nor a long roll keeps the other.
+        match scope {
+            Some(scope) if !rolls || self.rolled => {
+                (self.last, self.rolled) = (Some(scope), false);
+                Some(Sweep::Cut(scope))
+            }
+            _ => {
+                self.rolled = true;
+                let roll = *self.roll.get_or_insert(Roll { began: now, after: None, left: false });
+                Some(Sweep::Roll { after: roll.after, now })
+            }
+        }
+    }
+
+    fn next_scope(&self, now: Timestamp) -> Option<Scope> {
+        let is_due = |(_, made): &(&Scope, &Made)| made.look_at.is_some_and(|at| at <= now);
+        let behind = self.cuts.range((self.last.map_or(Unbounded, Excluded), Unbounded));
+        let found = behind.clone().find(is_due).or_else(|| self.cuts.iter().find(is_due));
+        found.map(|(scope, _)| *scope)
+    }
+
+    /// A call came back: says which cuts are over, and how far they reached.
+    fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, others: bool) -> Vec<(Scope, Key)> {
+        let asked_at = self.asked_at.take().unwrap_or(now);
+        let took = now.since(asked_at).max(Duration::from_millis(1));
+        self.rest_until = others.then(|| now + took * OTHERS);
+        let over = match sweep {
+            Sweep::Cut(scope) => self.looked(now, asked_at, scope, swept),
+            Sweep::Roll { .. } => self.rolled(now, swept),
+        };
+        over.into_iter().filter_map(|scope| Some((scope, self.cuts.remove(&scope)?.upto))).collect()
+    }
+
+    fn looked(&mut self, now: Timestamp, asked_at: Timestamp, scope: Scope, swept: &SweptRows) -> Vec<Scope> {
+        let Some(made) = self.cuts.get_mut(&scope) else { return Vec::new() };
+        let forget_at = made.forget_at(scope);
+        if !swept.ended.is_empty() || swept.stopped_at.is_some() {
+            made.look_at = Some(now);
+        } else if let Scope::Lane(_) = scope {
+            // The roll finds the rest.
+            made.look_at = None;
+        } else if swept.spared > 0 {
+            made.look_at = Some(now + LOOK_AGAIN);
+        } else if asked_at < forget_at {
+            made.look_at = Some(forget_at);
+        } else {
+            return vec![scope];
+        }
+        Vec::new()
+    }
+
+    fn rolled(&mut self, now: Timestamp, swept: &SweptRows) -> Vec<Scope> {
+        let Some(roll) = &mut self.roll else { return Vec::new() };
+        roll.left |= swept.spared > 0;
+        if swept.stopped_at.is_some() {
+            roll.after = swept.stopped_at;
+            return Vec::new();
+        }
+        let Roll { began, left, .. } = *roll;
+        self.roll = None;
+        self.roll_at = Some(began + ROLL_EVERY);
+        let mut over = Vec::new();
+        for (scope, made) in &mut self.cuts {
+            if made.roll_from.is_none_or(|from| from > began) {
+                continue;
+            }
+            let forget_at = made.forget_at(*scope);
+            if began < forget_at {
+                made.roll_from = Some(forget_at);
+            } else if left || made.look_at.is_some() {
+                made.roll_from = Some(now + LOOK_AGAIN);
+            } else {
+                over.push(*scope);
+            }
+        }
+        over
+    }
+}
+
+impl Dispatch {
+    /// Takes over a cut of an earlier session.
+    pub(super) fn sweep_on(&mut self, now: Timestamp, cut: &posthaste_core::cut::Cut) {
+        self.queue.cut(cut.scope, cut.upto, cut.cause);
+        self.sweeper.cut(cut.scope, cut.upto, cut.at);
+        self.sweeper.durable(cut.scope, now);
+    }
+
+    /// Asks the store to write something off, if it is time.
+    pub(super) fn sweep(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if let Some(sweep) = self.sweeper.next(now) {
+            effects.push(Effect::Store(Call::Sweep(sweep, self.queue.under_way())));
+        }
+    }
+
+    /// The store has written something off.
+    pub(super) fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, effects: &mut Vec<Effect>) {
+        for id in &swept.ended {
+            self.queue.ended_elsewhere(now, *id);
+            self.depart(*id);
+        }
+        let others = self.queue.in_flight() > 0 || !self.unsettled.is_empty() || !self.settling.is_empty();
+        for (scope, upto) in self.sweeper.swept(now, sweep, swept, others) {
+            self.queue.forget_cut(scope, upto);
+            effects.push(Effect::Store(Call::Uncut(scope)));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Writing off, in memory: see [`Store::sweep`](crate::Store::sweep).
+
+use std::ops::Bound::{Excluded, Unbounded};
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::DeliveryId;
+use posthaste_core::queue::Place;
+use posthaste_core::state::State;
+
+use super::Memory;
+use crate::StoreError;
+use crate::journal::Entry;
+use crate::row::{Row, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, Sweep, SweptRows};
+
+impl Memory {
+    /// See [`Store::sweep`](crate::Store::sweep).
+    pub fn sweep(&mut self, session: Session, sweep: Sweep, under_way: &[DeliveryId]) -> Result<SweptRows, StoreError> {
+        self.guard(session)?;
+        let mut swept = SweptRows::default();
+        let mut ends = Vec::new();
+        for (looked, row) in self.looked_at(sweep).enumerate() {
+            if ends.len() == SWEEP_ENDS_MAX as usize || looked == SWEEP_LOOKS_MAX as usize {
+                swept.stopped_at = self.looked_at(sweep).nth(looked - 1).map(|row| row.delivery.id);
+                break;
+            }
+            let Some((end, spared)) = self.end_of(sweep, row) else { continue };
+            if spared || under_way.contains(&row.delivery.id) {
+                swept.spared += 1;
+            } else {
+                ends.push((row.delivery.id, end));
+            }
+        }
+        for (id, end) in ends {
+            let Some(row) = self.remove(id) else { continue };
+            let mut delivery = row.delivery;
+            delivery.state = end;
+            self.file(&delivery);
+            self.ended.insert(id, delivery);
+            swept.ended.push(id);
+        }
+        swept.ended.sort_unstable();
+        let entries: Vec<Entry> = swept.ended.iter().map(|id| Entry::ended(&self.ended[id], None)).collect();
+        self.note(entries);
+        Ok(swept)
+    }
+
+    /// The rows a sweep looks at, in its order.
+    fn looked_at(&self, sweep: Sweep) -> Box<dyn Iterator<Item = &Row> + '_> {
+        match sweep {
+            Sweep::Cut(Scope::Message(message)) => {
+                let upto = self.cuts.get(&Scope::Message(message)).map(|cut| cut.upto);
+                let mine = move |row: &&Row| {
+                    row.delivery.message == message && upto.is_some_and(|upto| row.delivery.id.0 <= upto)
+                };
+                Box::new(self.pending.values().filter(mine))
+            }
+            Sweep::Cut(Scope::Lane(lane)) => {
+                let upto = self.cuts.get(&Scope::Lane(lane)).map(|cut| cut.upto);
+                let spilled =
+                    self.spilled.iter().filter(move |(of, _, id)| *of == lane && upto.is_some_and(|upto| id.0 <= upto));
+                Box::new(spilled.map(|(_, _, id)| &self.pending[id]))
+            }
+            Sweep::Roll { after, .. } => {
+                let from = after.map_or(Unbounded, Excluded);
+                Box::new(self.pending.range((from, Unbounded)).map(|(_, row)| row))
+            }
+        }
+    }
+
+    /// How a row has ended already, and whether its cut spared it.
+    fn end_of(&self, sweep: Sweep, row: &Row) -> Option<(State, bool)> {
+        let delivery = &row.delivery;
+        let by_cut = |scope: Scope| {
+            let cut = self.cuts.get(&scope)?;
+            let all = Cut { spared: Vec::new(), ..cut.clone() };
+            all.covers(delivery).then(|| (cut.end(), cut.spared.contains(&delivery.id)))
+        };
+        match sweep {
+            Sweep::Cut(scope) => {
+                let found = matches!(scope, Scope::Message(_)) || row.place == Place::Spilled;
+                by_cut(scope).filter(|_| found)
+            }
+            Sweep::Roll { now, .. } => by_cut(Scope::Lane(delivery.lane)).or_else(|| {
+                let sent = matches!(delivery.state, State::AwaitingAck { .. });
+                let at = delivery.expiry.at().filter(|at| now >= *at && !sent)?;
+                Some((State::Expired { at }, false))
+            }),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Writing off: a reader looks for rows that a cut covers or whose time is over, the writer turns
+//! those it found into outcomes.
+//!
+//! Invariants: however much waits, one call looks at [`SWEEP_LOOKS_MAX`] rows and ends
+//! [`SWEEP_ENDS_MAX`]; the writer ends only what is still so when it comes to it, so that a row that
+//! moved on in between is left alone; an end is the one that readers have shown since the cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, LaneId, MessageId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, Params, Row};
+
+use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
+use super::dead_letter::Files;
+use super::settle::OUTCOME;
+use super::{cut, failed, page};
+use crate::StoreError;
+use crate::journal::{Entries, Entry};
+use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
+
+// A message's deliveries have the ids that follow its own, up to the next message's.
+const OF_MESSAGE: &str = "SELECT id FROM delivery
+     WHERE id > ?1 AND id <= ?2 AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807)
+     AND back = id - ?1 ORDER BY id LIMIT ?3";
+const SPILLED: &str = "SELECT id FROM delivery WHERE place = 2 AND lane = ?1 AND tier = ?2 AND id <= ?3
+     ORDER BY id LIMIT ?4";
+const ROLL: &str = "SELECT id, lane, state, expires_ms FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2";
+/// As `column.rs` numbers it.
+const AWAITING_ACK: i64 = 2;
+
+/// What a look has found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    rows: Vec<(DeliveryId, Why)>,
+    spared: u32,
+    stopped_at: Option<DeliveryId>,
+}
+
+/// Why a row is to be ended.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    Cut(Scope),
+    Over(Timestamp),
+}
+
+impl Found {
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// What came of it, once these have ended.
+    pub(super) fn swept(&self, ended: Vec<DeliveryId>) -> SweptRows {
+        SweptRows { ended, spared: self.spared, stopped_at: self.stopped_at }
+    }
+}
+
+/// Looks for rows to end.
+pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) -> Result<Found, StoreError> {
+    let under_way: BTreeSet<DeliveryId> = under_way.iter().copied().collect();
+    match sweep {
+        Sweep::Cut(scope) => match cut::find(conn, scope)? {
+            Some(cut) => covered(conn, &cut, under_way),
+            None => Ok(Found::default()),
+        },
+        Sweep::Roll { after, now } => roll(conn, after, now, &under_way),
+    }
+}
+
+fn covered(conn: &Connection, cut: &Cut, mut under_way: BTreeSet<DeliveryId>) -> Result<Found, StoreError> {
+    under_way.extend(spared(conn, cut.scope)?);
+    let mut found = Found::default();
+    let mut full = |ids: Vec<DeliveryId>| {
+        for id in ids {
+            if found.rows.len() == SWEEP_ENDS_MAX as usize {
+                return true;
+            }
+            if under_way.contains(&id) {
+                found.spared += 1;
+            } else {
+                found.rows.push((id, Why::Cut(cut.scope)));
+            }
+            found.stopped_at = Some(id);
+        }
+        false
+    };
+    // One more than can be ended tells whether anything is left; those spared are passed over.
+    let limit = SWEEP_ENDS_MAX.saturating_add(1).saturating_add(u32::try_from(under_way.len()).unwrap_or(u32::MAX));
+    let is_full = match cut.scope {
+        Scope::Message(MessageId(message)) => full(ids(conn, OF_MESSAGE, (key(message), key(cut.upto), limit))?),
+        Scope::Lane(LaneId(lane)) => {
+            let mut is_full = false;
+            for tier in Tier::ALL {
+                let tier = tier_number(tier);
+                is_full = is_full || full(ids(conn, SPILLED, (key(lane), tier, key(cut.upto), limit))?);
+            }
+            is_full
+        }
+    };
+    if !is_full {
+        found.stopped_at = None;
+    }
+    Ok(found)
+}
+
+fn roll(
+    conn: &Connection,
+    after: Option<DeliveryId>,
+    now: Timestamp,
+    under_way: &BTreeSet<DeliveryId>,
+) -> Result<Found, StoreError> {
+    let doing = failed("look through the pending deliveries");
+    let cuts: BTreeMap<i64, Cut> = cut::all(conn)?
+        .into_iter()
+        .filter_map(|cut| match cut.scope {
+            Scope::Lane(lane) => Some((key(lane.0), cut)),
+            Scope::Message(_) => None,
+        })
+        .collect();
+    let mut spared = BTreeSet::new();
+    for cut in cuts.values() {
+        spared.extend(self::spared(conn, cut.scope)?);
+    }
+    let after = after.map_or(-1, |id| key(id.0));
+    let mut sql = conn.prepare_cached(ROLL).map_err(&doing)?;
+    let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1)).map_err(&doing)?;
+    let mut found = Found::default();
+    let mut looked = 0;
+    let mut last = None;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        if looked == SWEEP_LOOKS_MAX || found.rows.len() == SWEEP_ENDS_MAX as usize {
+            found.stopped_at = last;
+            return Ok(found);
+        }
+        looked += 1;
+        let raw: i64 = get(row, 0)?;
+        let id = DeliveryId(stored_key(raw)?);
+        last = Some(id);
+        let Some(why) = why(row, raw, &cuts, now)? else { continue };
+        let is_spared = matches!(why, Why::Cut(_)) && spared.contains(&id);
+        if is_spared || under_way.contains(&id) {
+            found.spared += 1;
+        } else {
+            found.rows.push((id, why));
+        }
+    }
+    Ok(found)
+}
+
+/// Why a row has ended already, if it has.
+fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Result<Option<Why>, StoreError> {
+    if !cuts.is_empty() {
+        let lane: i64 = get(row, 1)?;
+        if let Some(cut) = cuts.get(&lane).filter(|cut| id <= key(cut.upto)) {
+            return Ok(Some(Why::Cut(cut.scope)));
+        }
+    }
+    let expires: Option<i64> = get(row, 3)?;
+    let over = expires.is_some_and(|at| at <= now.as_millis()) && get::<i64>(row, 2)? != AWAITING_ACK;
+    Ok(over.then_some(Why::Over(now)))
+}
+
+/// Ends what a look has found and is still so; says which.
+pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Result<Vec<DeliveryId>, StoreError> {
+    let doing = failed("sweep deliveries");
+    let mut remove = conn.prepare_cached("DELETE FROM delivery WHERE id = ?1").map_err(&doing)?;
+    let mut outcome = conn.prepare_cached(OUTCOME).map_err(&doing)?;
+    let mut files = Files::prepare(conn).map_err(&doing)?;
+    let mut cuts: BTreeMap<Scope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
+    let mut ended = Vec::with_capacity(found.rows.len());
+    for (id, why) in &found.rows {
+        let Some(row) = page::one(conn, *id)? else { continue };
+        let mut delivery = row.delivery;
+        let end = match why {
+            Why::Cut(scope) => {
+                if !cuts.contains_key(scope) {
+                    let cut = cut::find(conn, *scope)?;
+                    let cut = cut.map(|cut| spared(conn, *scope).map(|spared| (cut, spared))).transpose()?;
+                    cuts.insert(*scope, cut);
+                }
+                let cut = cuts.get(scope).and_then(Option::as_ref);
+                cut.filter(|(cut, spared)| cut.covers(&delivery) && !spared.contains(id)).map(|(cut, _)| cut.end())
+            }
+            Why::Over(now) => over(&delivery, *now),
+        };
+        let Some(end) = end else { continue };
+        delivery.state = end;
+        remove.execute([key(id.0)]).map_err(&doing)?;
+        bind_delivery(&mut outcome, &delivery)
+            .and_then(|()| bind_attempt(&mut outcome, DELIVERY_COLUMNS + 1, None))
+            .and_then(|()| outcome.raw_execute())
+            .map_err(&doing)?;
+        files.file(&delivery).map_err(&doing)?;
+        ended.push(delivery);
+    }
+    ended.sort_unstable_by_key(|delivery| delivery.id);
+    ended.iter().for_each(|delivery| entries.push(&Entry::ended(delivery, None)));
+    Ok(ended.iter().map(|delivery| delivery.id).collect())
+}
+
+fn over(delivery: &Delivery, now: Timestamp) -> Option<State> {
+    let sent = matches!(delivery.state, State::AwaitingAck { .. });
+    delivery.expiry.at().filter(|at| *at <= now && !sent).map(|at| State::Expired { at })
+}
+
+/// What was in flight when the cut of this scope was made, in this session.
+fn spared(conn: &Connection, scope: Scope) -> Result<BTreeSet<DeliveryId>, StoreError> {
+    let spared = ids(conn, "SELECT delivery FROM spared WHERE kind = ?1 AND scope = ?2", scope_columns(scope))?;
+    Ok(spared.into_iter().collect())
+}
+
+fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {
+    let doing = failed("look for what has ended");
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let mut rows = sql.query(params).map_err(&doing)?;
+    let mut ids = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        ids.push(DeliveryId(stored_key(get(row, 0)?)?));
+    }
+    Ok(ids)
+}

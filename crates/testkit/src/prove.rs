@@ -9,7 +9,7 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    breakers, core_speed, crash_points, fairness, limits, outage, purity, schedules, simulation, store_kill9,
+    breakers, core_speed, crash_points, fairness, limits, outage, planted, purity, schedules, simulation, store_kill9,
     store_speed, thread,
 };
 
@@ -166,6 +166,11 @@ pub const PROOFS: &[Proof] = &[
         name: "store-speed",
         shows: "accept and settle beside a bare file with the same bytes and syncs, and what they cost in CPU",
         run: store_speed::run,
+    },
+    Proof {
+        name: "planted-bugs",
+        shows: "the oracle complains of every bug on a list, and of nothing while they sleep",
+        run: planted::run,
     },
     Proof {
         name: "thread",

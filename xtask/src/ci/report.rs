@@ -125,7 +125,8 @@ impl Group {
             Self::Checks => 1,
             Self::Build => 9,
             Self::Unit => 3,
-            Self::Simulation => 2,
+            // Half of it is the build of a copy with bugs planted in it.
+            Self::Simulation => 5,
             Self::Sockets => 5,
         };
         Duration::from_secs(60 * minutes)

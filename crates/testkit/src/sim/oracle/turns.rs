@@ -64,7 +64,7 @@ impl Facts<'_> {
         is_too_much.then(|| {
             let waited = last.at - first.at;
             format!(
-                "delivery {} waited {waited} ms for its turn while {} others left had {} own {own}",
+                "delivery {} waited {waited} ms for its turn while {} others left; they had {} ms of slot-time, its tenant {own} ms",
                 last.delivery,
                 had.len(),
                 had.iter().sum::<Ms>()

@@ -189,7 +189,8 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
         // Whatever becomes of this one, the rest of its lane was asked to wait as well.
         lane_hold: asked_until(verdict, policy, now, roll)
             .map(|until| Hold { why: Why::RetryAfter, until: Some(until) }),
-        ends_endpoint: false,
+        // Also where a receipt proved that this one arrived: the next one will not.
+        ends_endpoint: verdict.class == Class::Gone,
     };
     match verdict.class {
         Class::Delivered => decision.state = taken(delivery, now),
@@ -206,10 +207,7 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
         // A receipt already proved that it arrived, whatever the attempt looked like from here.
         _ if delivery.receipt_kept => decision.state = State::Delivered { at: now },
         Class::Dead | Class::Decided => decision.state = State::Dead { at: now, cause: verdict.cause },
-        Class::Gone => {
-            decision.state = State::Dead { at: now, cause: Cause::EndpointGone };
-            decision.ends_endpoint = true;
-        }
+        Class::Gone => decision.state = State::Dead { at: now, cause: Cause::EndpointGone },
         Class::TooLarge if delivery.compact == Compact::Spare => {
             decision.compact = Compact::InUse;
             decision.state = if delivery.expiry.is_over(now) {

@@ -105,6 +105,13 @@ fn gone_ends_the_endpoint_too() {
 }
 
 #[test]
+fn gone_ends_the_endpoint_also_where_a_receipt_overtook_it() {
+    let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
+    let decision = settled(&delivery, &answered(410));
+    assert_eq!((decision.state, decision.ends_endpoint), (State::Delivered { at: NOW }, true));
+}
+
+#[test]
 fn too_large_tries_a_compact_payload_once_in_its_place() {
     let verdict = answered(413);
     let large = Delivery { compact: Compact::Spare, ..first_try() };

@@ -1,9 +1,10 @@
 //! Mass ends as watermarks: cancel, unsubscribe, the end of an endpoint.
 //!
-//! A cut is one row: a scope and the highest id issued when it was made. Whatever it covers is
-//! ended by definition: never sent, read as ended at once. Rows become outcomes later, in small
-//! batches. The owner's memory knows a cut before the store does and forgets it after the last
-//! row is swept.
+//! A cut is one row: a scope and the highest id it covers, which is the highest one issued so far, or
+//! every id where nothing can come later: an endpoint that is gone takes no messages. Whatever it covers
+//! is ended by definition: never sent, read as ended at once. Rows become outcomes later, in small
+//! batches. The owner's memory knows a cut before the store does and forgets it after the last row is
+//! swept and nothing more can be under way.
 
 use crate::cause::Cause;
 use crate::delivery::Delivery;

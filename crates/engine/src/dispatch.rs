@@ -29,7 +29,7 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, Key, LaneId};
+use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
 use posthaste_core::state::State;
@@ -41,7 +41,7 @@ pub use asked::{Answer, Command, Ticket};
 pub use call::{Call, Reply};
 use late::Late;
 use soft::Remembered;
-use sweeper::Sweeper;
+use sweeper::{EVERYTHING, Sweeper};
 
 /// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
@@ -136,7 +136,6 @@ pub struct Dispatch {
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
     failed_calls: Vec<Call>,
     call_again_at: Timestamp,
-    highest: Key,
     /// The latest pause of each scope: a resume ends those before it was asked for.
     pauses: BTreeMap<PauseScope, PauseNumber>,
     remembered: Remembered,
@@ -164,7 +163,6 @@ impl Dispatch {
             receipts: IdMap::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
-            highest: Key::from_raw(0),
             pauses: BTreeMap::new(),
             remembered: Remembered::default(),
             draining: false,
@@ -254,7 +252,6 @@ impl Dispatch {
     fn arrived(&mut self, now: Timestamp, arrival: Arrival) {
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
-        self.highest = self.highest.max(id.0);
         self.queue.seen(now, id);
         self.queue.set_lane(now, &arrival.new.lane);
         match arrival.new.place {
@@ -279,7 +276,8 @@ impl Dispatch {
         self.remembered.heard(verdict);
         let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else { return };
         if record.ends_endpoint {
-            self.cut(now, Scope::Lane(record.delivery.lane), self.highest, Cause::EndpointGone, None, effects);
+            // Whatever is on its way here, or was not read since the start, waits for nobody either.
+            self.cut(now, Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, None, effects);
         }
         let attempt = Attempt {
             number: record.attempts_before.saturating_add(1),

@@ -123,7 +123,6 @@ impl Dispatch {
     /// when the row must be looked at again.
     pub(super) fn take_in(&mut self, now: Timestamp, row: Row, asked: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
-        self.highest = self.highest.max(id.0);
         if self.is_older(id, asked) {
             if row.place == Place::Delayed {
                 self.late.notice(row.delivery.state.due().unwrap_or(now), id);

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::flow::breaker::{Opened, Rule, Soft};
-use posthaste_core::id::{MessageId, TenantId};
+use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
 use posthaste_store::{Accepted, MemoryStore, NewDelivery};
@@ -247,6 +247,39 @@ fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
     rig.step(3_400, late);
     rig.every_call(3_401);
     assert_eq!(rig.sent, [], "its cancel was answered");
+}
+
+#[test]
+fn what_was_on_its_way_to_an_endpoint_that_is_gone_is_not_sent() {
+    let mut rig = Rig::new();
+    let lane = lane(Order::Fifo, OnDead::Skip);
+    rig.send(1, &lane);
+    let late = rig.accept(10, &lane);
+    rig.step(2, finished(rig.sent[0], Cause::Gone));
+    rig.step(3, late);
+    rig.every_call(4);
+    assert_eq!(rig.sent.len(), 1, "it was durable before the 410 and arrived after it");
+    rig.send_at(5, 20, &lane);
+    rig.every_call(6);
+    assert_eq!(rig.sent.len(), 1, "whoever sent it could not know yet");
+    for seq in [10, 20] {
+        let id = DeliveryId(rig.message(seq).0.plus(1));
+        assert!(matches!(rig.state(id, 7), State::Dead { cause: Cause::EndpointGone, .. }), "message {seq}");
+    }
+}
+
+#[test]
+fn a_410_after_a_restart_ends_what_was_not_read_yet() {
+    let mut rig = Rig::new();
+    let lane = lane(Order::Strict, OnDead::Skip);
+    for seq in [1, 10] {
+        rig.send(seq, &lane);
+    }
+    let mut rig = rig.restart(10);
+    let head = rig.sent[0];
+    rig.step(11, finished(head, Cause::Gone));
+    rig.every_call(12);
+    assert_eq!(rig.sent, [head], "the second one is behind the window, and ended with the first");
 }
 
 #[test]

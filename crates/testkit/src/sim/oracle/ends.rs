@@ -9,8 +9,9 @@ use crate::sim::history::{Ms, Request, What};
 /// Attempts in a row that may end in a name that does not exist.
 const NAMELESS_MOST: usize = 5;
 
-/// A delivery is known to the node this long after its accept was answered.
-const ARRIVES_WITHIN: Ms = 10;
+/// What producers still hand in for an endpoint that is gone, since they cannot know yet, is ended for
+/// this long; then it may have been made again. A node whose clock runs fast counts ten minutes.
+const GONE_FOR: Ms = 540_000;
 
 impl<'a> Facts<'a> {
     pub(super) fn names_are_given_up(&self, found: &mut Vec<Violation>) {
@@ -33,13 +34,11 @@ impl<'a> Facts<'a> {
         for (lane, requests) in &self.by_lane {
             let gone = |it: &&Request| it.answered_at.filter(|_| it.status == Some(410));
             for at in requests.iter().filter_map(gone) {
-                let known = |id: u64| {
-                    let acked = self.sent.get(&id).and_then(|(sent, _)| sent.acked_at);
-                    acked.is_some_and(|acked| acked + ARRIVES_WITHIN <= at)
-                };
+                let was_there = |id: u64| self.sent.get(&id).is_some_and(|(sent, _)| sent.called_at <= at);
                 // A crash may take the answer with it: then the attempt is made again.
                 let until = self.crash_from(at).unwrap_or(Ms::MAX);
-                let later = requests.iter().find(|it| it.left_at > at && it.left_at <= until && known(it.delivery));
+                let is_ended = |it: &&Request| was_there(it.delivery) || it.left_at <= at + GONE_FOR;
+                let later = requests.iter().filter(|it| it.left_at > at && it.left_at <= until).copied().find(is_ended);
                 if let Some(later) = later {
                     let seen = format!("lane {lane}: delivery {} left {} ms after", later.delivery, later.left_at - at);
                     found.push(violation("nothing is sent to an endpoint that is gone", seen));

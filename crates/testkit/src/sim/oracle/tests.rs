@@ -238,6 +238,29 @@ fn a_request_after_a_cut_is_reported() {
 }
 
 #[test]
+fn a_request_to_an_endpoint_that_is_gone_is_reported() {
+    const PROMISE: &str = "nothing is sent to an endpoint that is gone";
+    let gone = |it: &mut History| it.requests[0].status = Some(410);
+    assert_eq!(broken(gone), [PROMISE]);
+    let crashed = |it: &mut History| {
+        gone(it);
+        it.crashes.push(Crash { at: 2_000, unsettled: vec![10] });
+    };
+    assert_eq!(broken(crashed), [""; 0], "the answer died with the node");
+    let later_message = |called_at: Ms| {
+        move |it: &mut History| {
+            it.requests[3].status = Some(410);
+            it.endings[0] = Ending { state: "dead", cause: "endpoint_gone", ..delivered(10, 2) };
+            it.sent.push(sent(4, 101, called_at));
+            it.requests.push(request(40, 101, called_at + 20, 1, 200));
+            it.endings.push(delivered(40, 1));
+        }
+    };
+    assert_eq!(broken(later_message(9_020)), [PROMISE], "its producer could not know yet");
+    assert_eq!(broken(later_message(609_020)), [""; 0], "it was made again");
+}
+
+#[test]
 fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
     let told_to_wait = |wait: Ms| move |it: &mut History| it.requests[0].retry_after = Some(wait);
     assert_eq!(broken(told_to_wait(8_000)), ["Retry-After is obeyed"]);

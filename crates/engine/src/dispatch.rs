@@ -344,6 +344,9 @@ impl Dispatch {
                 Recorded::Left(due) => {
                     self.depart(id);
                     self.late.notice(due, id);
+                    // A receipt that came before it was in the window is still to be recorded.
+                    self.receipts_again(now, id, effects);
+                    continue;
                 }
                 Recorded::Ended => self.depart(id),
             }

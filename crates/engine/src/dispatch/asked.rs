@@ -120,6 +120,13 @@ impl Dispatch {
         }
     }
 
+    /// Takes up again whatever receipts wait for a delivery.
+    pub(super) fn receipts_again(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
+        for ticket in self.receipts.remove(&id).unwrap_or_default() {
+            self.receipt(now, ticket, id, effects);
+        }
+    }
+
     /// One row was read: a receipt is for it, or a change of it was refused.
     pub(super) fn one_row(
         &mut self,
@@ -136,14 +143,11 @@ impl Dispatch {
             }
             return;
         }
-        if self.queue.knows(id) {
-            // It came into the window by another page meanwhile.
-            for ticket in self.receipts.remove(&id).unwrap_or_default() {
-                self.receipt(now, ticket, id, effects);
-            }
-            return;
+        if self.queue.knows(id) || self.is_older(id, asked) {
+            // It came into the window by another page meanwhile, and may have left it again.
+            return self.receipts_again(now, id, effects);
         }
-        let row = row.filter(|row| row.delivery.attempts > 0 && !self.is_older(id, asked));
+        let row = row.filter(|row| row.delivery.attempts > 0);
         let record = row.and_then(|row| self.queue.end_row(row.delivery, row.place, State::Delivered { at: now }));
         if let Some(record) = record {
             self.record(record, None);

@@ -32,19 +32,30 @@ impl Rig {
 
     /// A session over what earlier ones left.
     fn over(store: MemoryStore, ms: i64) -> Self {
+        let mut rig = Self::unread(store, ms);
+        rig.every_call(ms);
+        rig
+    }
+
+    /// A session that has not read yet what earlier ones left.
+    fn unread(store: MemoryStore, ms: i64) -> Self {
         let start = store.lock().open();
         let session = start.session;
         let dispatch = Dispatch::new(Limits::default(), session);
         let (calls, sent, answered, remembered) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
         let mut rig = Self { store, dispatch, session, calls, sent, answered, remembered };
         rig.step(ms, Event::Started(Box::new(start)));
-        rig.every_call(ms);
         rig
     }
 
     /// The process dies and another begins.
     fn restart(self, ms: i64) -> Self {
         Self::over(self.store, ms)
+    }
+
+    /// The same, with every read of the other one still under way.
+    fn restart_unread(self, ms: i64) -> Self {
+        Self::unread(self.store, ms)
     }
 
     fn step(&mut self, ms: i64, event: Event) {
@@ -99,6 +110,11 @@ impl Rig {
 
     /// Makes a message durable; its arrival is still on the way.
     fn accept(&mut self, seq: u64, lane: &Arc<LaneSettings>) -> Event {
+        self.accept_and_wait(seq, lane, None)
+    }
+
+    /// Makes a message durable that waits this long for its receipt, if it asks for one.
+    fn accept_and_wait(&mut self, seq: u64, lane: &Arc<LaneSettings>, ack_within: Option<Duration>) -> Event {
         self.store.lock().put_lane(Arc::clone(lane));
         let id = self.message(seq);
         let fanout = Fanout {
@@ -107,7 +123,7 @@ impl Rig {
             accepted_at: at(0),
             deliver_at: None,
             ttl: None,
-            ack_within: None,
+            ack_within,
             has_compact: false,
         };
         let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], ttl: None });
@@ -311,6 +327,29 @@ fn a_fault_of_our_own_spends_no_attempt_and_writes_nothing() {
     rig.step(wake.as_millis() - 1_000_000, Event::Woke);
     assert_eq!(rig.sent, [id, id]);
     assert_eq!(rig.store.lock().delivery(id, wake).expect("it is pending").delivery.attempts, 0);
+}
+
+#[test]
+fn a_receipt_whose_row_is_being_read_outlasts_that_the_delivery_comes_and_goes() {
+    let mut before = Rig::new();
+    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
+    let id = DeliveryId(before.message(1).0.plus(1));
+    let mut rig = before.restart_unread(10);
+    rig.ask(11, 1, Command::Receipt(id));
+    let read = rig.calls.pop_back().expect("the row is read for the receipt");
+    assert!(matches!(read, Call::Page(posthaste_store::Query::One(_), ..)));
+    rig.every_call(12);
+    assert_eq!(rig.sent, [id], "an attempt before the restart was not recorded, so it is made again");
+    rig.step(13, finished(id, Cause::Ok));
+    rig.first_call(14);
+    assert!(!rig.dispatch.queue.knows(id), "it awaits its receipt outside the window");
+    assert_eq!(rig.answered, [], "nothing is recorded of the receipt");
+    rig.calls.push_front(read);
+    rig.first_call(15);
+    assert_eq!(rig.answered, [], "that row is older than the attempt");
+    rig.every_call(16);
+    assert!(matches!(rig.state(id, 16), State::Delivered { .. }));
+    assert_eq!(rig.answered, [(Ticket(1), Answer::Done)]);
 }
 
 #[test]

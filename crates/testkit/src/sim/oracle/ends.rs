@@ -49,9 +49,6 @@ impl<'a> Facts<'a> {
     }
 
     pub(super) fn receipts_end_it(&self, found: &mut Vec<Violation>) {
-        if !self.history.crashes.is_empty() {
-            return; // a crash can take with it that there ever was an attempt for the receipt to end
-        }
         for receipt in &self.history.asked {
             let What::Receipt(id) = receipt.what else { continue };
             let requests = self.requests(id);

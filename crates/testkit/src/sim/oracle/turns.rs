@@ -1,7 +1,8 @@
 //! No tenant starves (G3): whoever has had little is served while others are.
 //!
 //! Slot-time is what is shared, so a tenant whose receivers were slow waits for the others to have as
-//! much; the check is about those who have had less.
+//! much; the check is about those who have had less. What is more urgent may go first: of five tenants with
+//! something of the lowest tier to send, each has one turn in a hundred while the tiers above are busy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use super::{Facts, Violation, violation};
 use crate::sim::history::{Look, Ms, Request};
 use crate::sim::plan::Happening;
 
-/// Requests of others that may leave while a tenant waits for nothing but its turn.
-const OTHERS_FIRST: usize = 60;
+/// Requests of others, no more urgent, that may leave while a tenant waits for nothing but its turn.
+const OTHERS_FIRST: usize = 30;
 
 /// A request that takes longer says more of its receiver than of whose turn it was.
 const SLOT_TIME_MOST: Ms = 1_000;
@@ -57,7 +58,9 @@ impl Facts<'_> {
             .filter(|it| self.is_mine(last, it) && began.is_none_or(|began| it.left_at > began))
             .map(took)
             .sum();
-        let others = self.until(last).iter().filter(|it| it.left_at > first.at);
+        let tier = |id: u64| self.sent.get(&id).map(|(sent, _)| sent.tier);
+        let may_go_first = |it: &Request| tier(it.delivery) < tier(last.delivery);
+        let others = self.until(last).iter().filter(|it| it.left_at > first.at && !may_go_first(it));
         let had: Vec<Ms> = others.map(|it| took(it).min(SLOT_TIME_MOST)).collect();
         let tenants = self.plan.lanes.iter().map(|lane| lane.settings.tenant.raw()).max().unwrap_or(0).cast_signed();
         let is_too_much = had.len() >= OTHERS_FIRST && had.iter().sum::<Ms>() > own * tenants + SLACK;

@@ -403,7 +403,7 @@ impl Queue {
         Recorded::Waits
     }
 
-    /// A change was refused by the store: somebody else owns the delivery, or it has ended.
+    /// Its row is not what we think: somebody else owns the delivery, or it has ended.
     pub fn refused(&mut self, now: Timestamp, id: DeliveryId) {
         self.leave(id, now);
     }

@@ -14,7 +14,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
+    Acceptance, Accepted, CollapseKey, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
 };
 
 use crate::clock::Clock;
@@ -43,6 +43,8 @@ pub struct NewMessage {
     pub deliver_at: Option<Timestamp>,
     /// To whom; everybody who wants such events when empty.
     pub endpoints: Vec<EndpointId>,
+    /// What it takes the place of: whatever waits for the same endpoint under the same key.
+    pub collapse_key: Option<String>,
     /// The key its producer gave it, if any.
     pub once: Option<Once>,
 }
@@ -124,6 +126,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
             ack_within: None,
             has_compact: false,
         };
+        let collapse = new
+            .collapse_key
+            .map(|key| CollapseKey::of(self.lookup.hash("collapse key", new.tenant.raw(), key.as_bytes())));
         let deliveries: Vec<NewDelivery> = wanted
             .iter()
             .zip(0..)
@@ -131,7 +136,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 let delivery = fanout.delivery(index, &to.candidate());
                 let spilling = self.handle.is_spilling(to.lane.lane, new.tier);
                 let place = Place::for_new(to.lane.order, spilling, now, fanout.born());
-                NewDelivery { delivery, place, lane: Arc::clone(&to.lane) }
+                NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
             })
             .collect();
         let promise = Promise {

@@ -13,6 +13,7 @@
 
 mod asked;
 pub mod call;
+mod collapse;
 pub mod driver;
 mod late;
 mod rows;
@@ -132,6 +133,8 @@ pub struct Dispatch {
     /// The pages under way, by the last departure they know of.
     pages: BTreeMap<Departure, u32>,
     to_spill: Vec<posthaste_core::queue::Shed>,
+    /// Deliveries under way whose row has ended, because a newer one took their place.
+    superseded: IdSet<DeliveryId>,
     /// Whoever waits for a receipt to be recorded.
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
     failed_calls: Vec<Call>,
@@ -160,6 +163,7 @@ impl Dispatch {
             departures: Departure(0),
             pages: BTreeMap::new(),
             to_spill: Vec::new(),
+            superseded: IdSet::default(),
             receipts: IdMap::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
@@ -250,6 +254,7 @@ impl Dispatch {
     // --- events ---
 
     fn arrived(&mut self, now: Timestamp, arrival: Arrival) {
+        self.supersede(now, &arrival.superseded);
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
         self.queue.seen(now, id);
@@ -274,7 +279,11 @@ impl Dispatch {
         let id = finished.delivery;
         let verdict = &finished.verdict;
         self.remembered.heard(verdict);
-        let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else { return };
+        let Some(mut record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else {
+            return self.put_back(now, id);
+        };
+        // Whatever became of it, nothing behind it waits for its sake.
+        record.pauses_lane &= !self.superseded.contains(&id);
         if record.ends_endpoint {
             // Whatever is on its way here, or was not read since the start, waits for nobody either.
             self.cut(now, Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, None, effects);
@@ -328,9 +337,10 @@ impl Dispatch {
         let ids = std::mem::take(&mut self.settling);
         assert_eq!(ids.len(), results.len(), "the store answers for every settlement");
         for (id, result) in ids.into_iter().zip(results) {
+            let superseded = self.superseded.remove(&id);
             let recorded = match result {
-                Settled::Done => self.queue.recorded(now, id),
-                Settled::Stale => {
+                Settled::Done if !superseded => self.queue.recorded(now, id),
+                Settled::Done | Settled::Stale => {
                     self.stale(now, id, effects);
                     continue;
                 }

@@ -5,6 +5,7 @@
 
 mod accept;
 mod breaker;
+mod collapse;
 mod cut;
 mod dead_letter;
 mod derived;
@@ -55,6 +56,14 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_key_outlives_its_session_and_a_refused_call_uses_none
             large_duplicates_never_fill_the_way_to_the_loop
             an_endpoint_is_made_once_under_one_key;
+        collapse:
+            the_newer_takes_the_place_of_the_one_that_waits_wherever_it_is
+            other_lanes_other_keys_and_no_keys_are_left_alone
+            of_several_in_one_accept_the_last_stays
+            what_was_tried_keeps_its_attempts_and_a_late_settle_is_stale
+            what_has_ended_is_not_ended_again
+            a_retried_delivery_can_still_be_replaced
+            a_duplicate_takes_nobody_s_place;
         settle:
             every_end_comes_back_with_the_attempt_that_led_to_it
             an_end_without_an_attempt_is_kept_as_one

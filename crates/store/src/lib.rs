@@ -29,10 +29,10 @@ pub use error::StoreError;
 pub use journal::JournalRow;
 pub use memory::{Memory, MemoryStore};
 pub use row::{
-    Acceptance, Accepted, Arrival, Attempt, Count, Counted, DeadLetter, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterPage, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour,
-    Idempotency, KeyHash, ListOrder, Message, Name, NamedPage, NewDelivery, Page, Pause, PauseScope, Query, Row,
-    Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, Attempt, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
+    DeadLetterFilter, DeadLetterPage, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter,
+    HistoryPage, Hour, Idempotency, KeyHash, ListOrder, Message, Name, NamedPage, NewDelivery, Page, Pause, PauseScope,
+    Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 
 /// As many deliveries as one message has at most; their ids are the next after its own.
@@ -50,7 +50,8 @@ pub trait Store: Send + Sync + 'static {
     /// Makes messages and their deliveries durable, all or none. Returning is the promise. Says of
     /// each whether it is new: one whose key is known leaves nothing and arrives nowhere.
     ///
-    /// Their rows come out of [`Store::arrivals`] of the same store, whether or not the caller is
+    /// What waits in the same lane under the same collapse key ends with it, unless a cut has ended it
+    /// already. Their rows come out of [`Store::arrivals`] of the same store, whether or not the caller is
     /// still there to hear the answer.
     fn accept(
         &self,
@@ -59,7 +60,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send;
 
     /// What was accepted since the last call, in the order of its commits. Waits for something; an
-    /// empty answer means that the store has stopped and nothing will come.
+    /// empty answer means that the store has stopped and nothing will come. Whatever an accept has
+    /// answered for is there without waiting.
     fn arrivals(&self) -> impl Future<Output = Vec<Arrival>> + Send;
 
     /// Records what became of deliveries; each is done or stale, on its own.

@@ -3,6 +3,7 @@
 //! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
 //! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
 
+mod collapse;
 mod dead_letter;
 mod derived;
 mod idempotency;
@@ -54,6 +55,7 @@ pub struct Memory {
     dead: DeadLetters,
     /// What each call did.
     happened: Vec<Vec<Entry>>,
+    collapsing: collapse::Collapsing,
 }
 
 impl Memory {
@@ -108,8 +110,13 @@ impl Memory {
             happened.push(entry);
             for new in accepted.deliveries {
                 self.lanes.entry(new.delivery.lane).or_insert_with(|| Arc::clone(&new.lane));
+                let (id, lane) = (new.delivery.id, new.delivery.lane);
+                let old = new.collapse.map_or_else(Vec::new, |key| self.supersede(lane, key, accepted.message.at));
+                happened.extend(old.iter().map(|old| Entry::ended(old, None)));
+                let superseded = old.iter().map(|old| old.id).collect();
+                self.collapsing.extend(new.collapse.map(|key| (lane, key, id)));
                 self.put(Row { delivery: new.delivery.clone(), place: new.place });
-                arrivals.push(Arrival { new, message: Arc::clone(&accepted.message) });
+                arrivals.push(Arrival { new, message: Arc::clone(&accepted.message), superseded });
             }
             self.messages.insert(accepted.message.id, accepted.message);
         }
@@ -382,7 +389,9 @@ impl Store for MemoryStore {
         session: Session,
         messages: Vec<Accepted>,
     ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send {
-        let accepted = self.lock().accept(session, messages).map(|(acceptances, arrivals)| {
+        // Under the lock: arrivals come in the order of their commits.
+        let mut memory = self.lock();
+        let accepted = memory.accept(session, messages).map(|(acceptances, arrivals)| {
             self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
             self.arrived.notify_one();
             acceptances

@@ -1,5 +1,6 @@
 //! What is kept, as plain records.
 
+pub(crate) mod collapse;
 mod dead_letter;
 pub mod idempotency;
 mod list;
@@ -18,6 +19,7 @@ use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, SoftBrea
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
+pub use collapse::CollapseKey;
 pub use dead_letter::{
     Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Swept,
@@ -94,6 +96,8 @@ pub struct NewDelivery {
     pub place: Place,
     /// Its lane's settings, carried along so that nobody has to look them up again.
     pub lane: Arc<LaneSettings>,
+    /// Whose place it takes in its lane.
+    pub collapse: Option<CollapseKey>,
 }
 
 /// A delivery that became durable, on its way into the window.
@@ -103,6 +107,8 @@ pub struct Arrival {
     pub new: NewDelivery,
     /// What it carries.
     pub message: Arc<Message>,
+    /// Those whose place it took: their rows have ended with its commit.
+    pub superseded: Vec<DeliveryId>,
 }
 
 /// A pending delivery as it was read.

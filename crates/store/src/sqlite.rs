@@ -12,6 +12,7 @@ mod accept;
 mod arrivals;
 mod breaker;
 mod checkpoint;
+mod collapse;
 mod column;
 mod commits;
 mod cut;
@@ -54,6 +55,7 @@ use crate::row::{
     PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::{JournalRow, Store, StoreError};
+use accept::Found;
 use arrivals::Arrivals;
 pub use commits::Commits;
 use endpoint::Kept;
@@ -234,14 +236,13 @@ impl Store for Sqlite {
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         let room = arrivals::room(messages.iter());
-        let acceptances = Vec::with_capacity(messages.len());
         let entries = crate::journal::of_accept(&messages, &self.lookup);
         let permit = self.shared.arrivals.make_room(room).await?;
         self.writer
             .ask(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
                 permit.forget();
-                Request::Accept { session, messages, entries, acceptances, room, reply }
+                Request::Accept { session, messages, entries, found: Found::default(), room, reply }
             })
             .await
     }

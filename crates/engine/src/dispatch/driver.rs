@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use posthaste_core::cut::Scope;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::LaneId;
@@ -14,7 +14,7 @@ use posthaste_core::id_map::IdSet;
 use posthaste_core::queue::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Session, Start, Store, StoreError};
+use posthaste_store::{Arrival, Session, Start, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -127,6 +127,13 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
         let timer = tokio::time::sleep_until(follow_at);
         tokio::pin!(timer);
         loop {
+            // Whatever an accept was answered for is known before anything is picked: what it
+            // superseded must not be sent any more. Arrivals keep their order.
+            if !matches!(event, Event::Started(_) | Event::Arrived(_))
+                && let Some(arrivals) = store.arrivals().now_or_never()
+            {
+                self.dispatch.step(self.clock.now(), (self.dice)(), arrived(arrivals)?, &mut effects);
+            }
             self.dispatch.step(self.clock.now(), (self.dice)(), event, &mut effects);
             self.publish_spilling();
             self.report_refused_moves();
@@ -153,12 +160,7 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
                 Some(reply) = calls.next(), if !calls.is_empty() => self.replied(reply?),
                 finished = self.transport.finished() => Event::Finished(finished),
                 Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
-                arrivals = store.arrivals() => {
-                    if arrivals.is_empty() {
-                        return Err(StoreError::Stopped);
-                    }
-                    Event::Arrived(arrivals)
-                }
+                arrivals = store.arrivals() => arrived(arrivals)?,
                 () = &mut timer => {
                     if wake == follow_at {
                         follow_at += FOLLOW_EVERY;
@@ -224,8 +226,13 @@ impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
     }
 }
 
-/// Makes a call. A read that fails is made again later, and so is a sweep, which begins with one; a write that fails ends the loop, since
-/// nobody can say what became of it.
+/// What has arrived, unless nothing ever will again.
+fn arrived(arrivals: Vec<Arrival>) -> Result<Event, StoreError> {
+    if arrivals.is_empty() { Err(StoreError::Stopped) } else { Ok(Event::Arrived(arrivals)) }
+}
+
+/// Makes a call. A read that fails is made again later, and so is a sweep, which begins with one; a
+/// write that fails ends the loop, since nobody can say what became of it.
 async fn called<S: Store>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
     let again = matches!(call, Call::Page(..) | Call::Lanes(_) | Call::Sweep(..)).then(|| call.clone());
     match (perform(store.as_ref(), session, call).await, again) {

@@ -8,10 +8,12 @@ use posthaste_core::flow::breaker::{Opened, Rule, Soft};
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
-use posthaste_store::{Accepted, MemoryStore, NewDelivery};
+use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
 
 use super::call::perform;
 use super::*;
+
+mod collapse;
 
 /// A loop whose store calls wait until a test lets them happen.
 struct Rig {
@@ -115,6 +117,20 @@ impl Rig {
 
     /// Makes a message durable that waits this long for its receipt, if it asks for one.
     fn accept_and_wait(&mut self, seq: u64, lane: &Arc<LaneSettings>, ack_within: Option<Duration>) -> Event {
+        self.accept_as(seq, lane, ack_within, None)
+    }
+
+    fn accept_under(&mut self, collapse: Option<CollapseKey>, seq: u64, lane: &Arc<LaneSettings>) -> Event {
+        self.accept_as(seq, lane, None, collapse)
+    }
+
+    fn accept_as(
+        &mut self,
+        seq: u64,
+        lane: &Arc<LaneSettings>,
+        ack_within: Option<Duration>,
+        collapse: Option<CollapseKey>,
+    ) -> Event {
         self.store.lock().put_lane(Arc::clone(lane));
         let id = self.message(seq);
         let fanout = Fanout {
@@ -138,7 +154,7 @@ impl Rig {
             subject: None,
             compact: None,
         };
-        let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane) }];
+        let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];
         let accepted = vec![Accepted { message: Arc::new(message), deliveries, idempotency: None }];
         Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store").1)
     }

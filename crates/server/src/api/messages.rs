@@ -33,18 +33,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 const AHEAD_MAX: Duration = Duration::from_secs(90 * 86_400);
 
 /// Fields of a message that are documented and not built.
-const NOT_BUILT: &[&str] = &[
-    "subject",
-    "collapse_key",
-    "require_ack",
-    "ack_within",
-    "compact",
-    "notification",
-    "raw",
-    "labels",
-    "region",
-    "cost_center",
-];
+const NOT_BUILT: &[&str] =
+    &["subject", "require_ack", "ack_within", "compact", "notification", "raw", "labels", "region", "cost_center"];
 
 /// `POST /v1/messages`.
 pub async fn send<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
@@ -200,6 +190,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage,
     }
     let event_type = fields.get("event_type", event_type);
     let correlation_id = fields.get("correlation_id", value::name);
+    let collapse_key = fields.get("collapse_key", value::name);
     let tier = fields.get("tier", value::tier).unwrap_or(Tier::default());
     let ttl = fields.get("ttl", value::ttl);
     let now = api.engine.now();
@@ -221,6 +212,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage,
         ttl,
         deliver_at,
         endpoints,
+        collapse_key,
         once: None,
     })
 }

@@ -17,8 +17,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row, Session, Settled,
-    Settlement, Shown, Start,
+    Acceptance, Accepted, Attempt, CollapseKey, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row,
+    Session, Settled, Settlement, Shown, Start,
 };
 use crate::{Store, StoreError};
 
@@ -46,6 +46,7 @@ pub(super) struct Draft {
     pub(super) expiry: Expiry,
     pub(super) ack_within: Option<Duration>,
     pub(super) compact: Compact,
+    pub(super) collapse: Option<CollapseKey>,
 }
 
 impl Draft {
@@ -59,6 +60,7 @@ impl Draft {
             expiry: Expiry::Never,
             ack_within: None,
             compact: Compact::None,
+            collapse: None,
         }
     }
 
@@ -264,6 +266,6 @@ impl Draft {
             ..Delivery::queued(DeliveryId(message.0.plus(n)), message, self.lane, self.tier, NOW)
         };
         let settings = LaneSettings { lane: self.lane, ..endpoint(self.lane.raw()).lane_settings() };
-        NewDelivery { delivery, place: self.place, lane: Arc::new(settings) }
+        NewDelivery { delivery, place: self.place, lane: Arc::new(settings), collapse: self.collapse }
     }
 }

@@ -74,7 +74,8 @@ fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<St
     })
 }
 
-fn cut_end(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
+/// How a cut has ended a pending delivery, if one covers it.
+pub(super) fn cut_end(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
     let found: Option<(i64, i64)> = conn
         .prepare_cached(
             "SELECT cause, at_ms FROM cut

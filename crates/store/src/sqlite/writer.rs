@@ -16,7 +16,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::accept::Accept;
+use super::accept::{Accept, Found};
 use super::arrivals::{self, Arrivals};
 use super::checkpoint::Log;
 use super::column::key;
@@ -56,7 +56,7 @@ pub(super) enum Request {
         messages: Vec<Accepted>,
         /// One for each message, made where it was asked for.
         entries: Entries,
-        acceptances: Vec<Acceptance>,
+        found: Found,
         room: u32,
         reply: Reply<Vec<Acceptance>>,
     },
@@ -495,10 +495,8 @@ impl<'c> Group<'c> {
                 *start = Some(begun);
                 Ok(())
             }
-            Request::Accept { messages, entries, acceptances, .. } => {
-                self.accept.run(messages, acceptances).map_err(failed(doing))?;
-                let fresh = (0..).zip(&*acceptances).filter(|(_, acceptance)| **acceptance == Acceptance::Fresh);
-                fresh.for_each(|(index, _)| self.journal.entries.push_from(entries, index));
+            Request::Accept { messages, entries, found, .. } => {
+                *found = self.accept.run(messages, entries, &mut self.journal.entries)?;
                 Ok(())
             }
             Request::Settle { session, settlements, entries, settled, .. } => {
@@ -593,14 +591,14 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
     for (place, request) in group.enumerate() {
         let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
         match request {
-            Request::Accept { messages, acceptances, room, reply, .. } => {
+            Request::Accept { messages, found, room, reply, .. } => {
                 let stays = match &refusal {
                     Some(_) => 0,
-                    None => arrive(messages, &acceptances, &mut accepted).min(room),
+                    None => arrive(messages, &found, &mut accepted).min(room),
                 };
                 taken += stays;
                 arrivals.give_back(room - stays);
-                answers.push((reply, refusal.map_or(Ok(acceptances), Err)));
+                answers.push((reply, refusal.map_or(Ok(found.acceptances), Err)));
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
@@ -623,12 +621,19 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
 }
 
 /// Lets what is new among these arrive; says how much room that takes.
-fn arrive(mut messages: Vec<Accepted>, acceptances: &[Acceptance], accepted: &mut Vec<Arrival>) -> u32 {
-    let mut acceptances = acceptances.iter();
+fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival>) -> u32 {
+    let mut acceptances = found.acceptances.iter();
     messages.retain(|_| acceptances.next() == Some(&Acceptance::Fresh));
     let room = arrivals::room(messages.iter());
+    let mut superseded = found.superseded.iter().peekable();
     for Accepted { message, deliveries, .. } in messages {
-        accepted.extend(deliveries.into_iter().map(|new| Arrival { new, message: Arc::clone(&message) }));
+        for new in deliveries {
+            let mut old = Vec::new();
+            while let Some((_, id)) = superseded.next_if(|(by, _)| *by == new.delivery.id) {
+                old.push(*id);
+            }
+            accepted.push(Arrival { new, message: Arc::clone(&message), superseded: old });
+        }
     }
     room
 }

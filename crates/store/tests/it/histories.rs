@@ -23,9 +23,9 @@ use posthaste_store::journal::{Entry, Head};
 use posthaste_store::memory::MemoryStore;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer, HistoryFilter,
-    Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session, Settlement, Shown,
-    Start, Store, StoreError, Sweep,
+    Acceptance, Accepted, Attempt, CollapseKey, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer,
+    HistoryFilter, Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session,
+    Settlement, Shown, Start, Store, StoreError, Sweep,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -103,6 +103,7 @@ struct Draft {
     due: i64,
     expiry: Expiry,
     acks: bool,
+    collapse: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,8 +169,10 @@ fn draft() -> impl Strategy<Value = Draft> {
         (0_i64..50).prop_map(|ms| Expiry::At(at(ms))),
         (0_i64..50).prop_map(|ms| Expiry::NowOrNever(at(ms)))
     ];
-    (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>())
-        .prop_map(|(lane, tier, place, due, expiry, acks)| Draft { lane, tier, place, due, expiry, acks })
+    let collapse = prop::option::of(prop_oneof![Just(0), Just(u64::MAX)]);
+    (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>(), collapse).prop_map(
+        |(lane, tier, place, due, expiry, acks, collapse)| Draft { lane, tier, place, due, expiry, acks, collapse },
+    )
 }
 
 fn breaker() -> impl Strategy<Value = SoftBreaker> {
@@ -341,7 +344,8 @@ impl Both {
         let message = Message {
             id,
             tenant: TenantId::from_raw(1),
-            at: at(0),
+            // Later and later: what is superseded may be over its time to live by then.
+            at: at(i64::try_from(self.messages.len()).unwrap_or(0)),
             event_type: Some("a.b".to_owned()),
             correlation_id: id.to_string(),
             body: Bytes::from(id.to_string()),
@@ -527,7 +531,7 @@ impl Both {
         let of = |arrivals: Vec<posthaste_store::Arrival>| {
             arrivals
                 .into_iter()
-                .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message))
+                .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message, arrival.superseded))
                 .collect::<Vec<_>>()
         };
         let (expected, found) = (of(self.memory.arrivals().await), of(self.sqlite().arrivals().await));
@@ -609,7 +613,8 @@ fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {
         compact: if draft.acks { Compact::Spare } else { Compact::None },
         ..Delivery::queued(DeliveryId(message.0.plus(n)), message, lane, draft.tier, at(0))
     };
-    NewDelivery { delivery, place: draft.place, lane: Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings()) }
+    let lane = Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings());
+    NewDelivery { delivery, place: draft.place, lane, collapse: draft.collapse.map(CollapseKey) }
 }
 
 /// What an owner that last saw `row` would record; of one that has ended, too late.

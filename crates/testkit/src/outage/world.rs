@@ -168,7 +168,7 @@ impl World {
             subject: None,
             compact: None,
         };
-        let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane) };
+        let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane), collapse: None };
         Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
     }
 

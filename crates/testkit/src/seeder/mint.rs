@@ -98,7 +98,7 @@ impl Mint {
             subject: None,
             compact: None,
         };
-        let deliveries = vec![NewDelivery { delivery, place: self.place, lane }];
+        let deliveries = vec![NewDelivery { delivery, place: self.place, lane, collapse: None }];
         Accepted { message: Arc::new(message), deliveries, idempotency: None }
     }
 }

@@ -23,6 +23,8 @@ pub struct Sent {
     pub wants_receipt: bool,
     /// How urgent: 0 is the most.
     pub tier: usize,
+    /// The collapse key it was sent with.
+    pub collapse: Option<u64>,
 }
 
 /// One message to one lane.

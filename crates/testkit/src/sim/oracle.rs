@@ -1,8 +1,10 @@
 //! Judges a run by what could be seen from outside, property by property. It knows the promises,
 //! not the engine: no decision of the engine's is asked for or repeated here. The gates have their own
-//! files: `breakers.rs`, `rates.rs`, `turns.rs`; what must not be sent again is `ends.rs`.
+//! files: `breakers.rs`, `rates.rs`, `turns.rs`; what must not be sent again is `ends.rs`, what
+//! gave its place to another `collapse.rs`.
 
 mod breakers;
+mod collapse;
 mod ends;
 mod rates;
 mod turns;
@@ -53,6 +55,7 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     facts.nothing_early(&mut found);
     facts.pauses_hold(&mut found);
     facts.cuts_hold(&mut found);
+    facts.superseded_stay_unsent(&mut found);
     facts.retry_after_is_obeyed(&mut found);
     facts.strict_order_is_kept(&mut found);
     facts.holds_end(&mut found);
@@ -70,7 +73,8 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
 pub fn exercised(plan: &Plan, history: &History) -> Exercised {
     let (breakers_opened, drains) = Facts::new(plan, history).breakers_seen();
     let waited = |why: &str| history.looks.iter().filter(|look| look.why == why).count();
-    Exercised { breakers_opened, drains, rate_limited: waited("rate_limit"), turns: waited("turn") }
+    let superseded = history.endings.iter().filter(|ending| ending.cause == "superseded").count();
+    Exercised { breakers_opened, drains, rate_limited: waited("rate_limit"), turns: waited("turn"), superseded }
 }
 
 /// How often the gates were seen at work.
@@ -84,6 +88,8 @@ pub struct Exercised {
     pub rate_limited: usize,
     /// Looks at a delivery that waited for its turn.
     pub turns: usize,
+    /// Deliveries whose place another one took.
+    pub superseded: usize,
 }
 
 impl AddAssign for Exercised {
@@ -92,6 +98,7 @@ impl AddAssign for Exercised {
         self.drains += other.drains;
         self.rate_limited += other.rate_limited;
         self.turns += other.turns;
+        self.superseded += other.superseded;
     }
 }
 
@@ -183,6 +190,7 @@ impl<'a> Facts<'a> {
             let plausible = match ending.state {
                 "delivered" => answered(|code| (200..300).contains(&code)),
                 "expired" => self.sent.get(&id).is_some_and(|(_, new)| new.expires_at.is_some()),
+                "cancelled" if ending.cause == "superseded" => self.may_be_superseded(sent, lane),
                 "cancelled" => asked(&|what| match what {
                     What::Cancel(message) => message == sent.message,
                     What::EndLane(ended, _) => ended == lane,
@@ -201,15 +209,21 @@ impl<'a> Facts<'a> {
     fn attempts_are_counted(&self, found: &mut Vec<Violation>) {
         let crashed: BTreeSet<u64> =
             self.history.crashes.iter().flat_map(|crash| crash.unsettled.iter().copied()).collect();
-        for (id, _, lane) in self.acked() {
+        for (id, sent, lane) in self.acked() {
             let Some(ending) = self.endings.get(&id) else { continue };
             let made: BTreeSet<u16> = self.requests(id).iter().map(|it| it.attempt).collect();
             let highest = made.last().copied().unwrap_or(0);
             let whole = made.len() == usize::from(highest);
-            let counted = ending.attempts == highest || (crashed.contains(&id) && ending.attempts + 1 == highest);
+            // What was in flight when another took its place is in the history and counts no more.
+            let superseded =
+                (ending.cause == "superseded" || ending.state == "expired") && self.may_be_superseded(sent, lane);
+            let counted =
+                ending.attempts == highest || ((crashed.contains(&id) || superseded) && ending.attempts + 1 == highest);
             let mut numbers = ending.numbers.clone();
             numbers.dedup();
-            let history_agrees = numbers.len() == usize::from(ending.attempts) && numbers.is_sorted();
+            let told =
+                numbers.len() == usize::from(ending.attempts) || (superseded && numbers.len() == usize::from(highest));
+            let history_agrees = told && numbers.is_sorted();
             if !whole || !counted || !history_agrees {
                 let seen = format!(
                     "delivery {id} says {} attempts ({:?} in its history), the wire saw {made:?}",

@@ -84,6 +84,8 @@ pub struct MessagePlan {
     pub deliver_after: Option<Duration>,
     /// Whether a receipt is required.
     pub wants_receipt: bool,
+    /// What it replaces others by, one of a few.
+    pub collapse: Option<u64>,
 }
 
 /// Something that happens from outside.
@@ -176,6 +178,7 @@ impl Plan {
             sabotage: None,
         };
         plan.sends(&mut rng, &destinations, deliveries, busy_ms);
+        plan.collapses();
         plan.faults(&mut rng, &destinations, busy_ms);
         plan.happenings.sort_by_key(|(at, _)| *at);
         plan.lanes = destinations.lanes;
@@ -205,6 +208,21 @@ impl Plan {
                     break;
                 }
                 at += apart;
+            }
+        }
+    }
+
+    /// In a third of all scenarios most producers replace what they sent before. From dice of their own:
+    /// what else a seed means does not depend on it.
+    fn collapses(&mut self) {
+        let mut rng = Rng::with_seed(self.seed ^ 0x43_4F_4C_4C);
+        if rng.u32(..3) != 0 {
+            return;
+        }
+        let keys = rng.u64(1..=8);
+        for (_, happening) in &mut self.happenings {
+            if let Happening::Send(message) = happening {
+                message.collapse = (rng.u32(..4) > 0).then(|| rng.u64(..keys));
             }
         }
     }
@@ -271,5 +289,6 @@ fn message(rng: &mut Rng, lanes: Vec<usize>) -> MessagePlan {
         },
         deliver_after: (rng.u32(..10) == 0).then(|| Duration::from_millis(rng.u64(1..900_000))),
         wants_receipt: rng.u32(..12) == 0,
+        collapse: None,
     }
 }

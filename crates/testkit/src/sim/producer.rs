@@ -9,7 +9,7 @@ use posthaste_core::id::{LaneId, MessageId, TenantId};
 use posthaste_core::queue::Place;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Accepted, Message, NewDelivery};
+use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
 
 use super::history::{Sent, SentDelivery};
 use super::plan::{MessagePlan, Plan};
@@ -48,7 +48,8 @@ pub(super) fn compose(
             lane: delivery.lane.raw(),
             expires_at: ttl.map(|ttl| (fanout.born() + ttl).as_millis()),
         });
-        deliveries.push(NewDelivery { delivery, place, lane: Arc::clone(&lane.settings) });
+        let collapse = message.collapse.map(CollapseKey);
+        deliveries.push(NewDelivery { delivery, place, lane: Arc::clone(&lane.settings), collapse });
     }
     let sent = Sent {
         called_at: now.as_millis(),
@@ -59,6 +60,7 @@ pub(super) fn compose(
         now_or_never: message.ttl == Some(Duration::ZERO),
         wants_receipt: message.wants_receipt,
         tier: message.tier.index(),
+        collapse: message.collapse,
     };
     let message = Message {
         id,

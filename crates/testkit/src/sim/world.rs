@@ -49,9 +49,11 @@ enum Ahead {
     /// A store call takes effect, then answers.
     Commit(u32, Call),
     Reply(u32, Reply),
-    /// An accept takes effect, then its rows arrive, then its caller hears of it.
+    /// An accept takes effect, then its rows are there for the loop, which comes for them sooner or
+    /// later; its caller hears of it once they are there.
     Accept(u32, usize, Vec<Accepted>),
-    Arrive(u32, Vec<Arrival>),
+    Publish(u32, Vec<Arrival>),
+    Arrive(u32),
     Ack(u32, usize),
     /// An attempt ended; its place in the log if a request left.
     Finished(u32, Option<usize>, Finished),
@@ -90,6 +92,9 @@ struct World<'a> {
     wall_offset: Ms,
     store_ms: Ms,
     failing: bool,
+    /// What the loop has not come for, in the order of its commits; and when the last of it was there.
+    published: Vec<Arrival>,
+    published_until: Ms,
     /// When the last call that keeps its order takes effect.
     ordered_until: Ms,
     points: u64,
@@ -116,6 +121,8 @@ impl<'a> World<'a> {
             wall_offset: 0,
             store_ms: 3,
             failing: false,
+            published: Vec::new(),
+            published_until: BEGIN,
             ordered_until: BEGIN,
             points: 0,
             trace: 0xCBF2_9CE4_8422_2325,
@@ -168,7 +175,12 @@ impl<'a> World<'a> {
         let busy = |what: &Ahead| {
             matches!(
                 what,
-                Ahead::Outside(_) | Ahead::Accept(..) | Ahead::Arrive(..) | Ahead::Ack(..) | Ahead::Commit(..)
+                Ahead::Outside(_)
+                    | Ahead::Accept(..)
+                    | Ahead::Publish(..)
+                    | Ahead::Arrive(_)
+                    | Ahead::Ack(..)
+                    | Ahead::Commit(..)
             )
         };
         !self.ahead.values().any(busy)
@@ -181,7 +193,8 @@ impl<'a> World<'a> {
             Ahead::Commit(life, call) => self.commit(life, call),
             Ahead::Reply(life, reply) if life == self.life => self.replied(reply),
             Ahead::Accept(life, sent, accepted) if life == self.life => self.commit_accept(sent, accepted),
-            Ahead::Arrive(life, arrivals) if life == self.life => self.step(Event::Arrived(arrivals)),
+            Ahead::Publish(life, arrivals) if life == self.life => self.published.extend(arrivals),
+            Ahead::Arrive(life) if life == self.life => _ = self.take_arrivals(),
             Ahead::Ack(life, sent) if life == self.life => self.history.sent[sent].acked_at = Some(self.now),
             Ahead::Finished(life, request, finished) if life == self.life => {
                 if let Some(request) = request {
@@ -279,8 +292,11 @@ impl<'a> World<'a> {
         }
         let (arrive, ack) = (self.rng.i64(0..5), self.rng.i64(0..5));
         let life = self.life;
-        self.after(arrive, Ahead::Arrive(life, arrivals));
-        self.after(ack, Ahead::Ack(life, sent));
+        self.published_until = self.published_until.max(self.now + arrive / 2);
+        let there = self.published_until;
+        self.at(there, Ahead::Publish(life, arrivals));
+        self.at(there.max(self.now + arrive), Ahead::Arrive(life));
+        self.at(there.max(self.now + ack), Ahead::Ack(life, sent));
     }
 
     /// Somebody calls the API.
@@ -319,7 +335,24 @@ impl<'a> World<'a> {
         self.node.as_ref().map_or(self.now, |node| node.anchor.at(elapsed(self.now)).as_millis())
     }
 
+    /// As the driver does: what an accept was answered for is known before anything is picked.
     fn step(&mut self, event: Event) {
+        if matches!(event, Event::Started(_)) || self.take_arrivals() {
+            self.step_alone(event);
+        }
+    }
+
+    /// `false` when the node died of it.
+    fn take_arrivals(&mut self) -> bool {
+        let life = self.life;
+        let arrivals = std::mem::take(&mut self.published);
+        if !arrivals.is_empty() {
+            self.step_alone(Event::Arrived(arrivals));
+        }
+        life == self.life
+    }
+
+    fn step_alone(&mut self, event: Event) {
         let stamped = self.stamped();
         let Some(node) = &mut self.node else { return };
         let mut effects = Vec::new();
@@ -466,6 +499,7 @@ impl<'a> World<'a> {
         self.history.crashes.push(Crash { at: self.now, unsettled });
         self.note(4, u64::from(self.life));
         self.life += 1;
+        self.published.clear();
         self.after(ms(down), Ahead::Restart);
     }
 

@@ -197,7 +197,7 @@ impl Door {
             subject: None,
             compact: None,
         };
-        let deliveries = vec![NewDelivery { delivery, place, lane }];
+        let deliveries = vec![NewDelivery { delivery, place, lane, collapse: None }];
         let accepted = Accepted { message: Arc::new(message), deliveries, idempotency: None };
         (acknowledgement(token, id.raw()), accepted)
     }

@@ -68,16 +68,19 @@ CREATE TABLE delivery (
   ack_within_us INTEGER,
   compact INTEGER NOT NULL,                  -- none, spare, in use
   place INTEGER NOT NULL CHECK (place BETWEEN 0 AND 2),  -- ready, delayed, spilled
+  collapse INTEGER,                          -- a keyed hash: any of the 64-bit numbers
   CHECK ((state = 0) = (attempts = 0)),      -- queued is what was not tried yet
   CHECK ((state = 1) = (cause IS NOT NULL)),
   CHECK (state <> 2 OR ack_within_us IS NOT NULL),
   CHECK (expiry BETWEEN 0 AND 2 AND (expiry = 0) = (expires_ms IS NULL))
 ) STRICT;
 
--- The only indexes of the pending table, and fresh rows are in neither: each random index page
--- costs more than the whole rest of a delivery. Both end with the id, as every index does.
+-- The only indexes of the pending table, and fresh rows without a collapse key are in none: each
+-- random index page costs more than the whole rest of a delivery. All end with the id, as every index
+-- does.
 CREATE INDEX delivery_late ON delivery (due_ms) WHERE place = 1;
 CREATE INDEX delivery_spill ON delivery (lane, tier) WHERE place = 2;
+CREATE INDEX delivery_collapse ON delivery (lane, collapse) WHERE collapse IS NOT NULL;
 
 -- What has ended, with the attempt that ended it: one short row for a delivery that went well.
 CREATE TABLE outcome (

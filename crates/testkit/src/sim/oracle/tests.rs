@@ -37,6 +37,7 @@ fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
         now_or_never: false,
         wants_receipt: false,
         tier: 1,
+        collapse: None,
     }
 }
 
@@ -309,4 +310,44 @@ fn a_hold_that_is_over_must_end() {
     assert_eq!(broken(stuck), ["every hold ends"]);
     let moved_on = |it: &mut History| it.looks = vec![look(4_000, 3_000), look(94_000, 95_500), look(95_001, 95_500)];
     assert_eq!(broken(moved_on), [""; 0]);
+}
+
+/// Message 4 takes the place of message 1.
+fn replace(it: &mut History) {
+    it.sent.push(sent(4, 101, 5_000));
+    for index in [0, 3] {
+        it.sent[index].collapse = Some(7);
+    }
+    it.requests.push(request(40, 101, 9_100, 1, 200));
+    it.endings.push(delivered(40, 1));
+}
+
+#[test]
+fn a_superseded_delivery_is_not_sent() {
+    assert_eq!(broken(replace), ["nothing is sent after its replacement was acknowledged"]);
+    let spared = |it: &mut History| {
+        replace(it);
+        it.requests[3].left_at = 5_010;
+    };
+    assert_eq!(broken(spared), [""; 0], "what left before the answer may arrive");
+    let other_key = |it: &mut History| {
+        replace(it);
+        it.sent[3].collapse = Some(8);
+    };
+    assert_eq!(broken(other_key), [""; 0]);
+}
+
+#[test]
+fn only_what_another_took_the_place_of_is_superseded() {
+    let ended = |it: &mut History| {
+        replace(it);
+        it.requests.remove(3);
+        it.endings[0] = Ending { delivery: 10, state: "cancelled", cause: "superseded", attempts: 0, numbers: vec![1] };
+    };
+    assert_eq!(broken(ended), [""; 0], "the attempt in flight is in its history and not counted");
+    let alone = |it: &mut History| {
+        ended(it);
+        it.sent[3].collapse = None;
+    };
+    assert_eq!(broken(alone), ["every end has its reason", "attempts are counted right"]);
 }

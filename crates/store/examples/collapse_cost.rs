@@ -1,0 +1,148 @@
+//! What a collapse key costs a delivery: writer's CPU for accept and settle without a key, with a key
+//! of its own, and with a key that takes another's place, with few and with many rows behind.
+//!
+//! `cargo run --release -p posthaste-store --example collapse_cost [ROWS_BEHIND…]`
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Accepted, Attempt, CollapseKey, Message, NewDelivery, Session, Settlement, Store};
+
+const GROUP: u64 = 512;
+const ROUNDS: usize = 40;
+const LANES: u64 = 1_000;
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+fn main() {
+    let behind: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let behind = if behind.is_empty() { vec![10_000, 1_000_000] } else { behind };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    behind.into_iter().for_each(|rows| runtime.block_on(measure(rows)));
+}
+
+/// Which key the `n`th delivery has.
+#[derive(Clone, Copy)]
+enum Keys {
+    None,
+    Own,
+    /// The key of a row that waits behind.
+    Taken {
+        behind: u64,
+    },
+}
+
+async fn measure(behind: u64) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Sqlite::open_folder(folder.path()).expect("a fresh folder opens");
+    let session = store.open().await.expect("a fresh store opens").session;
+    let policy = Arc::new(Policy::default());
+    let mut work = Work { store, session, policy, next: 1 };
+    for group in 0..behind.div_ceil(4_096) {
+        let count = 4_096.min(behind - group * 4_096);
+        work.accept(count, |n| Some(CollapseKey(mixed(group * 4_096 + n)))).await;
+    }
+    for (name, keys) in
+        [("no key", Keys::None), ("a key of its own", Keys::Own), ("another's place", Keys::Taken { behind })]
+    {
+        // The first round warms up.
+        let mut each: Vec<f64> = Vec::new();
+        for round in 0..=ROUNDS as u64 {
+            let before = writer_cpu();
+            let from = work.next;
+            let made = work
+                .accept(GROUP, |n| match keys {
+                    Keys::None => None,
+                    Keys::Own => Some(CollapseKey(mixed(u64::MAX - from - n))),
+                    Keys::Taken { behind } => Some(CollapseKey(mixed((round * GROUP + n) * 7_919 % behind))),
+                })
+                .await;
+            work.settle(made).await;
+            each.push((writer_cpu() - before) as f64 / GROUP as f64 / 1_000.0);
+        }
+        each.remove(0);
+        each.sort_by(f64::total_cmp);
+        println!("{behind} behind, {name}: {:.1} µs of the writer's CPU a delivery", each[each.len() / 2]);
+    }
+    work.store.close().await;
+}
+
+struct Work {
+    store: Sqlite,
+    session: Session,
+    policy: Arc<Policy>,
+    next: u64,
+}
+
+impl Work {
+    async fn accept(&mut self, count: u64, key: impl Fn(u64) -> Option<CollapseKey>) -> Vec<Delivery> {
+        let messages: Vec<Accepted> = (0..count).map(|n| self.message(key(n))).collect();
+        let made = messages.iter().map(|accepted| accepted.deliveries[0].delivery.clone()).collect();
+        self.store.accept(self.session, messages).await.expect("they are accepted");
+        self.store.arrivals().await;
+        made
+    }
+
+    /// Equal keys are of one lane.
+    fn message(&mut self, collapse: Option<CollapseKey>) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, self.next));
+        self.next += 2;
+        let lane = LaneId::from_raw((1 << 40) + collapse.map_or(self.next, |key| key.0) % LANES);
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+        let settings = LaneSettings::new(lane, TenantId::from_raw(1), Arc::clone(&self.policy));
+        let message = Message {
+            id,
+            tenant: TenantId::from_raw(1),
+            at: NOW,
+            event_type: None,
+            correlation_id: String::new(),
+            subject: None,
+            body: Bytes::from_static(&[b'x'; 200]),
+            compact: None,
+        };
+        let new = NewDelivery { delivery, place: Place::Ready, lane: Arc::new(settings), collapse };
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
+    }
+
+    async fn settle(&self, made: Vec<Delivery>) {
+        let settlements = made.into_iter().map(|delivery| Settlement {
+            record: Record {
+                shard: Shard::of(delivery.lane),
+                delivery: Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..delivery },
+                attempts_before: 0,
+                place: Place::Delayed,
+                pauses_lane: false,
+                ends_endpoint: false,
+            },
+            epoch: self.session.epoch,
+            attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
+        });
+        self.store.settle(self.session, settlements.collect()).await.expect("they are settled");
+    }
+}
+
+/// Numbers as good as random, the same in every run.
+fn mixed(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB)
+}
+
+/// Nanoseconds the writer was on a CPU.
+fn writer_cpu() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("Linux has /proc").flatten();
+    let writer = tasks
+        .map(|task| task.path())
+        .find(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "store-writer"));
+    let stat = writer.and_then(|path| fs::read_to_string(path.join("schedstat")).ok()).unwrap_or_default();
+    stat.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or(0)
+}

@@ -99,13 +99,21 @@ const OWNERS_MAX: usize = 65_536;
 
 impl Side {
     fn serve(mut self, woken: &Receiver<()>) {
+        let mut has_complained = false;
         loop {
             let waiting = std::mem::take(&mut *self.behind.waiting());
             match self.catch_up() {
-                Ok(()) => waiting.into_iter().for_each(|waits| _ = waits.send(())),
+                Ok(()) => {
+                    has_complained = false;
+                    waiting.into_iter().for_each(|waits| _ = waits.send(()));
+                }
                 Err(StoreError::Stopped) => return,
                 // The journal keeps what was not followed; the next wake tries again.
-                Err(error) => tracing::warn!(%error, "cannot follow the journal; lists and counts read it themselves"),
+                Err(error) if !has_complained => {
+                    has_complained = true;
+                    tracing::warn!(%error, "cannot follow the journal; lists and counts read it themselves");
+                }
+                Err(_) => {}
             }
             if !self.gather(woken) {
                 return;

@@ -106,6 +106,10 @@ id!(
     TenantId
 );
 id!(
+    /// Work that makes deliveries in chunks: a large fan-out, or a replay.
+    JobId
+);
+id!(
     /// The unit of flow: for webhooks, an endpoint's own queue.
     LaneId
 );

@@ -13,6 +13,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::Kind;
+use posthaste_store::FanOut;
 use posthaste_store::{
     Acceptance, Accepted, CollapseKey, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
 };
@@ -82,8 +83,8 @@ pub struct Promise {
     pub accepted_at: Timestamp,
     /// When it stops being worth sending, by its own TTL.
     pub expires_at: Option<Timestamp>,
-    /// How many deliveries it became.
-    pub deliveries: usize,
+    /// How many deliveries it became; `None` when they are too many to be made at once, and follow.
+    pub deliveries: Option<usize>,
 }
 
 /// Why a message was not accepted. Nothing was promised.
@@ -92,8 +93,10 @@ pub enum NotAccepted {
     /// An endpoint that was named does not exist, is another tenant's, or is gone.
     #[error("there is no endpoint {0} to send to")]
     NoSuchEndpoint(EndpointId),
-    /// More endpoints want it than one message may go to.
-    #[error("{wanted} endpoints want it, and one message goes to at most {FANOUT_MAX}; name fewer in to.endpoints")]
+    /// It names more endpoints than a message may name.
+    #[error(
+        "it names {wanted} endpoints, and a message names at most {FANOUT_MAX}; leave them out to reach all that match"
+    )]
     TooMany {
         /// How many.
         wanted: usize,
@@ -109,10 +112,10 @@ pub enum NotAccepted {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message durable and promises its delivery.
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
-        let wanted = self.recipients(&new).await?;
-        if wanted.len() > FANOUT_MAX {
-            return Err(NotAccepted::TooMany { wanted: wanted.len() });
-        }
+        let (wanted, fans_out) = match self.recipients(&new).await? {
+            Recipients::Few(wanted) => (wanted, false),
+            Recipients::Many => (Vec::new(), true),
+        };
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
         let public_id = self.public_id(Kind::Message, id.0, now);
@@ -145,7 +148,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             correlation_id: correlation_id.clone(),
             accepted_at: now,
             expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
-            deliveries: deliveries.len(),
+            deliveries: (!fans_out).then_some(deliveries.len()),
         };
         let message = Arc::new(Message {
             id,
@@ -158,11 +161,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
             compact: None,
         });
         let idempotency = new.once.map(|once| self.idempotency(new.tenant, &once, &promise));
-        let accepted = Accepted { message, deliveries, idempotency };
+        let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
+        let accepted = Accepted { message, deliveries, idempotency, fan_out: fans_out.then_some(fan_out) };
         match self.store.accept(self.session, vec![accepted]).await?.pop() {
             Some(Acceptance::Replayed(answer)) => Ok(Outcome::Replayed(answer)),
             Some(Acceptance::KeyReused) => Err(NotAccepted::KeyReused),
-            Some(Acceptance::Fresh) | None => Ok(Outcome::Promised(promise)),
+            Some(Acceptance::Fresh) | None => {
+                if fans_out {
+                    self.tell_of_job();
+                }
+                Ok(Outcome::Promised(promise))
+            }
         }
     }
 
@@ -177,11 +186,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    async fn recipients(&self, new: &NewMessage) -> Result<Vec<Arc<Destination>>, NotAccepted> {
+    async fn recipients(&self, new: &NewMessage) -> Result<Recipients, NotAccepted> {
         if new.endpoints.is_empty() {
-            let everybody = self.destinations.of_tenant(new.tenant).await?;
+            let Some(everybody) = self.destinations.of_tenant(new.tenant).await? else { return Ok(Recipients::Many) };
             let wants = |to: &&Arc<Destination>| to.candidate().wants(new.event_type.as_deref());
-            return Ok(everybody.iter().filter(wants).cloned().collect());
+            let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
+            return Ok(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) });
+        }
+        if new.endpoints.len() > FANOUT_MAX {
+            return Err(NotAccepted::TooMany { wanted: new.endpoints.len() });
         }
         let mut named = Vec::with_capacity(new.endpoints.len());
         for id in &new.endpoints {
@@ -189,6 +202,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let known = known.filter(|to| to.endpoint.tenant == new.tenant && to.takes_messages());
             named.push(known.ok_or(NotAccepted::NoSuchEndpoint(*id))?);
         }
-        Ok(named)
+        Ok(Recipients::Few(named))
     }
+}
+
+/// Who gets a message.
+enum Recipients {
+    /// So few that the accept makes their deliveries.
+    Few(Vec<Arc<Destination>>),
+    /// Whoever wants it: a job finds them, and makes the deliveries in chunks.
+    Many,
 }

@@ -11,7 +11,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::queue::LaneSettings;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Endpoint, EndpointStatus, Store, StoreError};
+use posthaste_store::{ENDPOINTS_LISTED_MAX, Endpoint, EndpointStatus, Store, StoreError};
 
 use crate::target::{Target, TargetRules};
 
@@ -97,16 +97,25 @@ impl<S: Store> Destinations<S> {
         Ok(self.store.endpoint(id).await?.map(|endpoint| self.ready(endpoint)))
     }
 
-    /// Those of a tenant that take messages.
-    pub async fn of_tenant(&self, tenant: TenantId) -> Result<Vec<Arc<Destination>>, StoreError> {
+    /// Those of a tenant that take messages; `None` when it has too many to look at all of them here.
+    pub async fn of_tenant(&self, tenant: TenantId) -> Result<Option<Vec<Arc<Destination>>>, StoreError> {
         let endpoints = self.store.endpoints(tenant).await?;
+        if endpoints.len() > ENDPOINTS_LISTED_MAX {
+            return Ok(None);
+        }
         let active = endpoints.into_iter().filter(|endpoint| endpoint.status == EndpointStatus::Active);
-        Ok(active.map(|endpoint| self.ready(endpoint)).collect())
+        Ok(Some(active.map(|endpoint| self.ready(endpoint)).collect()))
     }
 
     /// Forgets what an endpoint looked like: it has ended or changed.
     pub fn forget(&self, id: EndpointId) {
         self.kept.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Makes one ready that is not kept: whoever walks all of them must not drive out those in use.
+    pub fn made_ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {
+        let known = self.last_seen(endpoint.id).filter(|known| known.endpoint == endpoint);
+        known.unwrap_or_else(|| Arc::new(Destination::ready(endpoint, &self.rules)))
     }
 
     fn ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {

@@ -3,11 +3,10 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, Order, Reset};
 use posthaste_core::time::Timestamp;
@@ -16,6 +15,8 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_store::{Job, JobState, NewReplay, ReplayWhat};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -23,10 +24,15 @@ use crate::connector::{self, Connector, Resolve, Roots};
 use crate::destination::{Destination, Destinations};
 use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
+use crate::jobs::Jobs;
+use crate::mint::Mint;
 use crate::target::{Refusal, Target};
 use crate::webhooks::Webhooks;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
+
+/// Deliveries shown with their message.
+const DELIVERIES_SHOWN_MAX: u32 = 1_000;
 
 /// What an engine is started with.
 #[derive(Debug)]
@@ -55,7 +61,8 @@ pub struct Engine<S, C> {
     pub(crate) clock: C,
     pub(crate) lookup: LookupKey,
     ids: Arc<IdKey>,
-    sequence: AtomicU64,
+    mint: Mint,
+    new_job: Arc<Notify>,
 }
 
 /// An endpoint as its owner asks for it, texts not yet checked.
@@ -149,9 +156,27 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let (driver, handle) = Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
-        let engine = Self { store, session, destinations, handle, clock, lookup, ids, sequence: AtomicU64::new(1) };
+        let mint = Mint::of(session.writer);
+        let new_job = Arc::new(Notify::new());
+        let jobs = Jobs {
+            store: Arc::clone(&store),
+            session,
+            destinations: Arc::clone(&destinations),
+            handle: handle.clone(),
+            clock: clock.clone(),
+            mint: mint.clone(),
+            wake: Arc::clone(&new_job),
+        };
+        let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job };
         let run = async move {
-            let ended = driver.run(stop).await;
+            // Jobs end with the loop, for whatever reason it ends.
+            let loop_ended = stop.child_token();
+            let dispatch = async {
+                let ended = driver.run(stop).await;
+                loop_ended.cancel();
+                ended
+            };
+            let (ended, ()) = tokio::join!(dispatch, jobs.run(loop_ended.clone()));
             connector.close().await;
             ended
         };
@@ -160,7 +185,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Mints `count` keys in a row and gives the first.
     pub(crate) fn mint(&self, count: u64) -> Key {
-        Key::new(self.session.writer, self.sequence.fetch_add(count, Ordering::Relaxed))
+        self.mint.keys(count)
     }
 
     /// The id the world knows a key by.
@@ -215,9 +240,37 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(self.destinations.load(id).await?.filter(|known| known.endpoint.tenant == tenant))
     }
 
-    /// A tenant's endpoints.
+    /// A tenant's endpoints: the first 10,000 by id.
     pub async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         self.store.endpoints(tenant).await
+    }
+
+    /// Gives dead letters, or deliveries that are dead or expired, another life each; survives restarts.
+    pub async fn replay(&self, tenant: TenantId, what: ReplayWhat, per_second: Option<u32>) -> Result<Job, StoreError> {
+        let id = JobId(self.mint(1));
+        let replay = NewReplay { id, tenant, at: self.clock.now(), what, per_second };
+        let job = self.store.start_replay(self.session, replay).await?;
+        self.tell_of_job();
+        Ok(job)
+    }
+
+    /// A job of a tenant.
+    pub async fn job(&self, tenant: TenantId, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(self.store.job(id).await?.filter(|job| job.tenant == tenant))
+    }
+
+    /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
+    pub async fn change_job(&self, tenant: TenantId, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        if self.job(tenant, id).await?.is_none() {
+            return Ok(false);
+        }
+        let changed = self.store.change_job(self.session, id, next).await?;
+        self.tell_of_job();
+        Ok(changed)
+    }
+
+    pub(crate) fn tell_of_job(&self) {
+        self.new_job.notify_one();
     }
 
     /// A delivery of a tenant: where it is, every attempt, and why it waits.
@@ -229,13 +282,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some(self.view(shown).await?))
     }
 
-    /// A message of a tenant and where each of its deliveries is, by id.
+    /// A message of a tenant and where its deliveries are, by id: the first 1,000.
     pub async fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
         let Some(message) = self.store.message(id).await?.filter(|message| message.tenant == tenant) else {
             return Ok(None);
         };
         let mut views = Vec::new();
-        for shown in self.store.deliveries(id, self.clock.now()).await? {
+        for shown in self.store.deliveries(id, None, self.clock.now(), DELIVERIES_SHOWN_MAX).await? {
             views.push(self.view(shown).await?);
         }
         Ok(Some((message, views)))

@@ -10,6 +10,8 @@ pub mod connector;
 pub mod destination;
 pub mod dispatch;
 pub mod engine;
+mod jobs;
+mod mint;
 pub mod target;
 pub mod webhooks;
 pub mod zone;

@@ -12,6 +12,7 @@ mod derived;
 mod endpoint;
 mod fixture;
 mod idempotency;
+mod job;
 mod journal;
 mod page;
 mod pause;
@@ -105,6 +106,17 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             a_small_purge_is_done_at_once_and_spares_what_dies_later
             a_large_purge_hides_at_once_and_is_swept_in_steps
             counting_stops_and_says_so;
+        job:
+            a_large_fan_out_is_accepted_as_one_job
+            a_chunk_is_made_once_with_its_cursor
+            a_message_finds_what_its_job_made
+            a_cut_message_gets_no_more_and_its_chunks_end
+            a_job_is_paused_resumed_and_cancelled
+            a_replay_gives_each_dead_letter_one_next_life
+            a_replay_of_a_list_takes_what_is_dead_or_expired
+            what_is_purged_or_cut_is_not_replayed
+            a_fenced_session_spreads_nothing
+            a_tenant_s_endpoints_are_walked_in_pages;
         pause:
             pauses_are_known_at_the_start
             a_pause_replaces_the_one_before

@@ -66,12 +66,20 @@ impl Derived {
                     self.tally(tenant, at, counted, 1);
                 }
             }
+            Entry::Spread { tenant, at, deliveries, .. } => {
+                for (delivery, _, lane, tier) in deliveries {
+                    self.made(*delivery, &[(*lane, *tier)]);
+                }
+                self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
+            }
             Entry::Opened { .. }
             | Entry::Cut { .. }
             | Entry::Uncut { .. }
             | Entry::Paused { .. }
             | Entry::Resumed { .. }
-            | Entry::Endpoint { .. } => {}
+            | Entry::Endpoint { .. }
+            | Entry::Job { .. }
+            | Entry::Purged { .. } => {}
         }
     }
 

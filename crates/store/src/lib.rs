@@ -21,7 +21,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
@@ -34,9 +34,17 @@ pub use row::{
     HistoryPage, Hour, Idempotency, KeyHash, ListOrder, Message, Name, NamedPage, NewDelivery, Page, Pause, PauseScope,
     Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
+pub use row::{
+    Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayItem, ReplayPage, ReplayWhat,
+    Spread,
+};
 
-/// As many deliveries as one message has at most; their ids are the next after its own.
+/// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
+/// are made by a job, in chunks.
 pub const DELIVERIES_MAX: u64 = 1_000;
+
+/// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
+pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
 
 /// Remembers messages, deliveries and what became of them.
 ///
@@ -133,7 +141,8 @@ pub trait Store: Send + Sync + 'static {
     /// One endpoint.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// A tenant's endpoints.
+    /// A tenant's endpoints by id: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
+    /// more. Kept in memory, since every accept asks for them.
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
 
     /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
@@ -178,12 +187,62 @@ pub trait Store: Send + Sync + 'static {
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
 
-    /// Every delivery of a message as a reader sees it at `now`, by id.
+    /// A tenant's endpoints by id, from behind one: for whoever walks all of them, however many.
+    fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// Deliveries of a message as a reader sees them at `now`, by id, from behind one. A page that is
+    /// not full is the last.
     fn deliveries(
         &self,
         message: MessageId,
+        after: Option<DeliveryId>,
         now: Timestamp,
+        limit: u32,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
+
+    /// Begins a replay, which takes what matches and is filed by now.
+    fn start_replay(&self, session: Session, replay: NewReplay)
+    -> impl Future<Output = Result<Job, StoreError>> + Send;
+
+    /// One job.
+    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send;
+
+    /// Jobs by id, from behind one.
+    fn jobs(
+        &self,
+        query: JobQuery,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send;
+
+    /// Pauses, resumes or cancels a job; `false` when it has ended, or is in that state already.
+    fn change_job(
+        &self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// What a replay deals with next, behind its cursor; `None` when there is no such replay.
+    fn replay_page(&self, id: JobId, limit: u32)
+    -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send;
+
+    /// Makes a chunk of a job's deliveries and moves its cursor, both or neither. What is no longer to
+    /// be replayed is passed over: it was replayed or purged since, or its message is being cut.
+    ///
+    /// Their rows come out of [`Store::arrivals`] as those of an accept do.
+    fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send;
+
+    /// What a delivery is the next life of, and its own next life.
+    fn replay_of(
+        &self,
+        id: DeliveryId,
+    ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send;
 
     /// Dead letters that match, by the time of their end. A page may be short and still have a
     /// next: one request looks at a bounded number of rows.

@@ -7,6 +7,7 @@ mod collapse;
 mod dead_letter;
 mod derived;
 mod idempotency;
+mod job;
 mod journal;
 mod sweep;
 
@@ -19,7 +20,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId, WriterId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -32,7 +33,8 @@ use crate::row::{
     EndpointStatus, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
     PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
-use crate::{DELIVERIES_MAX, JournalRow, Store, StoreError};
+use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
 use journal::lookup_key;
 
@@ -56,6 +58,7 @@ pub struct Memory {
     /// What each call did.
     happened: Vec<Vec<Entry>>,
     collapsing: collapse::Collapsing,
+    jobs: job::Jobs,
 }
 
 impl Memory {
@@ -117,6 +120,9 @@ impl Memory {
                 self.collapsing.extend(new.collapse.map(|key| (lane, key, id)));
                 self.put(Row { delivery: new.delivery.clone(), place: new.place });
                 arrivals.push(Arrival { new, message: Arc::clone(&accepted.message), superseded });
+            }
+            if let Some(fan_out) = accepted.fan_out {
+                self.jobs.fan_out(fan_out, &accepted.message);
             }
             self.messages.insert(accepted.message.id, accepted.message);
         }
@@ -240,6 +246,9 @@ impl Memory {
             happened.push(Entry::endpoint(endpoint));
         }
         self.note(happened);
+        if let Scope::Message(message) = cut.scope {
+            self.jobs.end_fan_out(message);
+        }
         let cut = self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
         Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
@@ -318,16 +327,6 @@ impl Memory {
             _ => {}
         }
         Some(Shown { delivery, place: Some(row.place), attempts })
-    }
-
-    /// See [`Store::deliveries`].
-    pub fn deliveries(&self, message: MessageId, now: Timestamp) -> Vec<Shown> {
-        let ids = DeliveryId(message.0.plus(1))..=DeliveryId(message.0.plus(DELIVERIES_MAX));
-        let pending = self.pending.range(ids.clone()).map(|(id, row)| (*id, row.delivery.message));
-        let ended = self.ended.range(ids).map(|(id, delivery)| (*id, delivery.message));
-        let mine: BTreeSet<DeliveryId> =
-            pending.chain(ended).filter(|(_, of)| *of == message).map(|(id, _)| id).collect();
-        mine.into_iter().filter_map(|id| self.delivery(id, now)).collect()
     }
 
     /// How many deliveries are pending.
@@ -485,7 +484,8 @@ impl Store for MemoryStore {
 
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
         let memory = self.lock();
-        ready(Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).cloned().collect()))
+        let first = ENDPOINTS_LISTED_MAX + 1;
+        ready(Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).take(first).cloned().collect()))
     }
 
     fn delivery(
@@ -538,9 +538,11 @@ impl Store for MemoryStore {
     fn deliveries(
         &self,
         message: MessageId,
+        after: Option<DeliveryId>,
         now: Timestamp,
+        limit: u32,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
-        ready(Ok(self.lock().deliveries(message, now)))
+        ready(Ok(self.lock().deliveries(message, after, now, limit)))
     }
 
     fn dead_letters(
@@ -567,5 +569,68 @@ impl Store for MemoryStore {
 
     fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send {
         ready(self.lock().sweep_dead_letters(session))
+    }
+
+    fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
+        ready(Ok(self.lock().endpoints_after(tenant, after, limit)))
+    }
+
+    fn start_replay(
+        &self,
+        session: Session,
+        replay: NewReplay,
+    ) -> impl Future<Output = Result<Job, StoreError>> + Send {
+        ready(self.lock().start_replay(session, replay))
+    }
+
+    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send {
+        ready(Ok(self.lock().job(id)))
+    }
+
+    fn jobs(
+        &self,
+        query: JobQuery,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send {
+        ready(Ok(self.lock().jobs(query, after, limit)))
+    }
+
+    fn change_job(
+        &self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        ready(self.lock().change_job(session, id, next))
+    }
+
+    fn replay_page(
+        &self,
+        id: JobId,
+        limit: u32,
+    ) -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send {
+        ready(Ok(self.lock().replay_page(id, limit)))
+    }
+
+    fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send {
+        let spread = self.lock().spread(session, chunk).map(|(chunked, arrivals)| {
+            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
+            self.arrived.notify_one();
+            chunked
+        });
+        ready(spread)
+    }
+
+    fn replay_of(
+        &self,
+        id: DeliveryId,
+    ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send {
+        ready(Ok(self.lock().replay_of(id)))
     }
 }

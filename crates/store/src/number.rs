@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, EndpointStatus, PauseScope};
+use crate::row::{Counted, EndpointStatus, JobState, PauseScope};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -186,6 +186,21 @@ pub(crate) fn counted_number(counted: Counted) -> u8 {
 pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
     use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
     one_of("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
+}
+
+/// The number of a job's state.
+pub(crate) fn job_state_number(state: JobState) -> u8 {
+    match state {
+        JobState::Running => 0,
+        JobState::Paused => 1,
+        JobState::Done => 2,
+        JobState::Cancelled => 3,
+    }
+}
+
+/// The job's state in a column.
+pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
+    one_of("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
 }
 
 /// What a cut ends, as two columns.

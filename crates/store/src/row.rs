@@ -3,6 +3,7 @@
 pub(crate) mod collapse;
 mod dead_letter;
 pub mod idempotency;
+mod job;
 mod list;
 mod sweep;
 
@@ -26,6 +27,10 @@ pub use dead_letter::{
 };
 pub(crate) use dead_letter::{Purge, Walk};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
+pub use job::{
+    CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX,
+    ReplayItem, ReplayPage, ReplayWhat, Spread,
+};
 pub use list::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, Name, NamedPage, Tally, Waiting};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
@@ -85,6 +90,8 @@ pub struct Accepted {
     pub deliveries: Vec<NewDelivery>,
     /// The key it was sent with, if its producer gave one.
     pub idempotency: Option<Idempotency>,
+    /// Whether its deliveries are made by a job instead, for want of room in one transaction.
+    pub fan_out: Option<FanOut>,
 }
 
 /// A delivery to accept.

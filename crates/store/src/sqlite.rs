@@ -24,6 +24,7 @@ mod folder;
 mod follower;
 mod header;
 mod idempotency;
+mod job;
 mod journal;
 mod page;
 mod pause;
@@ -41,7 +42,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
@@ -54,7 +55,8 @@ use crate::row::{
     Endpoint, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
     PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
-use crate::{JournalRow, Store, StoreError};
+use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX, ReplayPage};
+use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
 use accept::Found;
 use arrivals::Arrivals;
 pub use commits::Commits;
@@ -338,7 +340,8 @@ impl Store for Sqlite {
             return Ok(list);
         }
         let read_at = self.shared.kept.changes();
-        let read = self.readers.read(move |conn| endpoint::read_tenant(conn, tenant)).await?;
+        let read =
+            self.readers.read(move |conn| endpoint::read_tenant(conn, tenant, None, ENDPOINTS_LISTED_MAX + 1)).await?;
         Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
     }
 
@@ -381,8 +384,60 @@ impl Store for Sqlite {
         self.readers.read(move |conn| journal::read(conn, after, limit)).await
     }
 
-    async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
-        self.readers.read(move |conn| show::of_message(conn, message, now)).await
+    async fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Shown>, StoreError> {
+        self.readers.read(move |conn| show::of_message(conn, message, after, now, limit)).await
+    }
+
+    async fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        let read = move |conn: &Connection| endpoint::read_tenant(conn, tenant, after, limit as usize);
+        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+    }
+
+    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+        self.noted_work(session, REPLAY_LISTED_MAX / 2, move |conn, entries| job::start_replay(conn, &replay, entries))
+            .await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        self.readers.read(move |conn| job::one(conn, id)).await
+    }
+
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+        self.readers.read(move |conn| job::list(conn, query, after, limit)).await
+    }
+
+    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        self.noted_work(session, 1, move |conn, entries| job::change(conn, id, next, entries)).await
+    }
+
+    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+        self.readers.read(move |conn| job::replay_page(conn, id, limit)).await
+    }
+
+    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
+        let room = arrivals::room_of_chunk(&chunk);
+        let permit = self.shared.arrivals.make_room(room).await?;
+        self.writer
+            .ask(|reply| {
+                permit.forget();
+                Request::Spread { session, chunk: Box::new(chunk), chunked: Chunked::Stale, room, reply }
+            })
+            .await
+    }
+
+    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
+        self.readers.read(move |conn| job::replay_of(conn, id)).await
     }
 
     async fn dead_letters(
@@ -400,7 +455,10 @@ impl Store for Sqlite {
     }
 
     async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.work(session, DEAD_LETTERS_SWEPT_MAX, move |conn| dead_letter::purge(conn, &filter)).await
+        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, move |conn, entries| {
+            dead_letter::purge(conn, &filter, entries)
+        })
+        .await
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {

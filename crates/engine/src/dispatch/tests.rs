@@ -155,7 +155,7 @@ impl Rig {
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];
-        let accepted = vec![Accepted { message: Arc::new(message), deliveries, idempotency: None }];
+        let accepted = vec![Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }];
         Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store").1)
     }
 

@@ -97,20 +97,24 @@ struct Accepted<'a> {
     correlation_id: &'a str,
     accepted_at: String,
     expires_at: Option<String>,
-    deliveries: usize,
+    deliveries: Option<usize>,
     notes: Vec<&'static str>,
 }
 
 impl<'a> Accepted<'a> {
     fn of(promise: &'a Promise) -> Self {
-        let nobody = "no endpoint wants this event: nothing will be sent";
+        let notes = match promise.deliveries {
+            Some(0) => vec!["no endpoint wants this event: nothing will be sent"],
+            Some(_) => Vec::new(),
+            None => vec!["many endpoints want this event: its deliveries are made one after the other"],
+        };
         Self {
             id: &promise.public_id,
             correlation_id: &promise.correlation_id,
             accepted_at: value::write_time(promise.accepted_at),
             expires_at: promise.expires_at.map(value::write_time),
             deliveries: promise.deliveries,
-            notes: if promise.deliveries == 0 { vec![nobody] } else { Vec::new() },
+            notes,
         }
     }
 }

@@ -165,7 +165,7 @@ impl<S: Store> Case<S> {
             compact: None,
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();
-        Accepted { message: Arc::new(message), deliveries, idempotency: None }
+        Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
     }
 
     /// Accepts one message with these deliveries and names them.

@@ -207,11 +207,15 @@ pub(super) async fn a_message_s_deliveries_are_its_own_pending_or_ended<S: Store
     let settlement = case.attempted(&expected[1], State::Delivered { at: after(9) }, Cause::Ok);
     expected[1] = settlement.record.delivery.clone();
     case.settle_done(settlement).await;
-    let shown = case.done("deliveries", case.store.deliveries(id, NOW).await);
+    let shown = case.done("deliveries", case.store.deliveries(id, None, NOW, MANY).await);
     let attempts: Vec<usize> = shown.iter().map(|one| one.attempts.len()).collect();
     case.same("every one, by id", shown.into_iter().map(|one| one.delivery).collect(), expected);
     case.same("with their attempts", attempts, vec![0, 1, 0]);
-    case.same("a message for nobody", case.done("deliveries", case.store.deliveries(nobody, NOW).await), Vec::new());
+    case.same(
+        "a message for nobody",
+        case.done("deliveries", case.store.deliveries(nobody, None, NOW, MANY).await),
+        Vec::new(),
+    );
 }
 
 /// The row is where its place says, and nowhere else.

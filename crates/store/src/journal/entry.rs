@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -18,7 +18,7 @@ use super::Hidden;
 use super::pack::{self, Unpack, damaged};
 use crate::StoreError;
 use crate::number;
-use crate::row::{Accepted, Attempt, Endpoint, EndpointStatus, Pause, PauseScope, Settlement};
+use crate::row::{Accepted, Attempt, Endpoint, EndpointStatus, JobState, Pause, PauseScope, Settlement};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,33 @@ pub enum Entry {
         /// Whether it takes messages.
         status: EndpointStatus,
     },
+    /// A job made deliveries.
+    Spread {
+        /// Which job.
+        job: JobId,
+        /// Whose.
+        tenant: TenantId,
+        /// When.
+        at: Timestamp,
+        /// Each delivery, of what, and its queue.
+        deliveries: Vec<(DeliveryId, MessageId, LaneId, Tier)>,
+    },
+    /// A replay began, or a job was paused, resumed, cancelled or done.
+    Job {
+        /// Which.
+        job: JobId,
+        /// Whose.
+        tenant: TenantId,
+        /// What it became.
+        state: JobState,
+    },
+    /// Somebody took dead letters back.
+    Purged {
+        /// Whose.
+        tenant: TenantId,
+        /// The highest number that is covered.
+        upto: u64,
+    },
 }
 
 impl Entry {
@@ -179,17 +206,30 @@ impl Entry {
         Self::Endpoint { endpoint: endpoint.id, tenant: endpoint.tenant, status: endpoint.status }
     }
 
+    /// What a chunk made.
+    pub fn spread<'d>(
+        job: JobId,
+        tenant: TenantId,
+        at: Timestamp,
+        deliveries: impl Iterator<Item = &'d Delivery>,
+    ) -> Self {
+        let each = deliveries.map(|delivery| (delivery.id, delivery.message, delivery.lane, delivery.tier));
+        Self::Spread { job, tenant, at, deliveries: each.collect() }
+    }
+
     /// When it happened, where it says so.
     pub fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Accepted { at, .. } | Self::Cut { at, .. } => Some(*at),
+            Self::Accepted { at, .. } | Self::Cut { at, .. } | Self::Spread { at, .. } => Some(*at),
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
             Self::Ended { state, .. } => number::split(state).1,
             Self::Opened { .. }
             | Self::Uncut { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }
-            | Self::Endpoint { .. } => None,
+            | Self::Endpoint { .. }
+            | Self::Job { .. }
+            | Self::Purged { .. } => None,
         }
     }
 
@@ -252,6 +292,19 @@ impl Entry {
             Self::Endpoint { endpoint, tenant, status } => {
                 numbers(bytes, &[9, endpoint.raw(), tenant.raw(), number::status_number(*status).into()]);
             }
+            Self::Spread { job, tenant, at, deliveries } => {
+                numbers(bytes, &[10, job.raw(), tenant.raw()]);
+                pack::time(bytes, *at);
+                pack::number(bytes, deliveries.len() as u64);
+                for (delivery, message, lane, tier) in deliveries {
+                    let back = delivery.raw().wrapping_sub(message.raw());
+                    numbers(bytes, &[delivery.raw(), back, lane.raw(), number::tier_number(*tier).into()]);
+                }
+            }
+            Self::Job { job, tenant, state } => {
+                numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
+            }
+            Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
         }
     }
 
@@ -280,6 +333,13 @@ impl Entry {
                 tenant: TenantId::from_raw(rest.number()?),
                 status: number::stored_status(rest.small()?)?,
             },
+            10 => unpack_spread(&mut rest)?,
+            11 => Self::Job {
+                job: JobId::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                state: number::stored_job_state(rest.small()?)?,
+            },
+            12 => Self::Purged { tenant: TenantId::from_raw(rest.number()?), upto: rest.number()? },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
         };
         rest.end()?;
@@ -311,6 +371,17 @@ fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let state = number::join(kind, rest.time()?.as_millis(), cause)?;
     let attempt = if rest.0.is_empty() { None } else { Some(attempt(rest)?) };
     Ok(Entry::Ended { delivery, message, lane, tier, state, attempts, attempt })
+}
+
+fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (job, tenant) = (JobId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
+    let (at, count) = (rest.time()?, rest.number()?);
+    let each = |_| {
+        let delivery = id(rest)?;
+        let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
+        Ok((delivery, message, lane(rest)?, tier(rest)?))
+    };
+    Ok(Entry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
 }
 
 fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::*;
-use crate::row::{Attempt, EndpointStatus, PauseScope};
+use crate::row::{Attempt, EndpointStatus, JobState, PauseScope};
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
@@ -71,6 +71,14 @@ fn every_kind() -> Vec<Entry> {
             tenant: TenantId::from_raw(4),
             status: EndpointStatus::Gone,
         },
+        Entry::Spread {
+            job: JobId::from_raw(7),
+            tenant: TenantId::from_raw(4),
+            at: at(6),
+            deliveries: vec![(delivery, MessageId::from_raw(7), lane, Tier::Engagement); 2],
+        },
+        Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
+        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
     ]
 }
 

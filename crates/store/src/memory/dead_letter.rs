@@ -9,6 +9,7 @@ use posthaste_core::state::State;
 
 use super::Memory;
 use crate::StoreError;
+use crate::journal::Entry;
 use crate::row::{
     Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
@@ -46,6 +47,25 @@ impl DeadLetters {
 
     fn is_purged(&self, letter: &DeadLetter) -> bool {
         self.purges.values().any(|purge| purge.covers(letter))
+    }
+
+    /// The highest number filed.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether this one is listed and was not replayed.
+    pub(super) fn is_open(&self, delivery: DeliveryId) -> bool {
+        let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get(number));
+        letter.is_some_and(|letter| letter.replayed_as.is_none() && !self.is_purged(letter))
+    }
+
+    /// Notes the next life of one.
+    pub(super) fn replayed(&mut self, delivery: DeliveryId, as_id: DeliveryId) {
+        let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get_mut(number));
+        if let Some(letter) = letter {
+            letter.replayed_as = Some(as_id);
+        }
     }
 
     fn remove(&mut self, number: u64) {
@@ -118,6 +138,7 @@ impl Memory {
             for letter in page.letters {
                 self.dead.remove(letter.number);
             }
+            self.note([Entry::Purged { tenant: filter.tenant, upto: self.dead.last }]);
             return Ok(Count::Exactly(count));
         }
         if self.dead.purges.len() >= PURGES_MAX {
@@ -125,6 +146,7 @@ impl Memory {
         }
         let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
         self.dead.purges.insert(id, Purge { filter: filter.clone(), upto: self.dead.last, swept: None });
+        self.note([Entry::Purged { tenant: filter.tenant, upto: self.dead.last }]);
         Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
     }
 

@@ -7,7 +7,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
-use super::{collapse, failed, idempotency};
+use super::{collapse, failed, idempotency, job};
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{Acceptance, Accepted, Message, NewDelivery};
@@ -69,6 +69,9 @@ impl<'c> Accept<'c> {
                     found.superseded.push((new.delivery.id, old.id));
                 }
             }
+            if let Some(fan_out) = accepted.fan_out {
+                job::put(self.conn, &fan_out.job(&accepted.message)).map_err(failed("begin a fan-out"))?;
+            }
         }
         Ok(found)
     }
@@ -88,7 +91,7 @@ impl<'c> Accept<'c> {
     }
 
     /// The row of a delivery that is made at `at`; says whose place it took.
-    fn put_delivery(&mut self, new: &NewDelivery, at: Timestamp) -> Result<Vec<Delivery>, StoreError> {
+    pub(super) fn put_delivery(&mut self, new: &NewDelivery, at: Timestamp) -> Result<Vec<Delivery>, StoreError> {
         let superseded = match new.collapse {
             Some(collapse) => collapse::supersede(self.conn, new.delivery.lane, collapse, at)?,
             None => Vec::new(),

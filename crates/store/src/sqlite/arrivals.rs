@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::StoreError;
-use crate::row::{Accepted, Arrival};
+use crate::row::{Accepted, Arrival, Chunk};
 
 /// Bodies and rows waiting for the loop, in KiB: 64 MiB.
 const ROOM_KIB: u32 = 64 * 1024;
@@ -93,4 +93,18 @@ pub(super) fn room<'a>(messages: impl Iterator<Item = &'a Accepted>) -> u32 {
 /// The bytes of a message's payloads.
 pub(super) fn bytes(accepted: &Accepted) -> usize {
     accepted.message.body.len() + accepted.message.compact.as_ref().map_or(0, bytes::Bytes::len)
+}
+
+/// How much room a chunk takes: a KiB for each delivery, and each body once for every run of
+/// deliveries that share it.
+pub(super) fn room_of_chunk(chunk: &Chunk) -> u32 {
+    let mut kib = chunk.deliveries.len();
+    let mut last = None;
+    for spread in &chunk.deliveries {
+        if last != Some(spread.message.id) {
+            kib += spread.message.body.len() / 1024;
+        }
+        last = Some(spread.message.id);
+    }
+    u32::try_from(kib).unwrap_or(ROOM_KIB).min(ROOM_KIB)
 }

@@ -241,7 +241,8 @@ mod tests {
                 subject: None,
                 compact: None,
             };
-            let accepted = Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None };
+            let accepted =
+                Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
             store.accept(session, vec![accepted]).await.expect("it is accepted");
             let log = fs::metadata(folder.join("posthaste.db-wal")).expect("the log is there").len();
             assert!(log <= LOG, "{log} bytes after {n} messages");

@@ -7,7 +7,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
 use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
-use super::{endpoint, failed};
+use super::{endpoint, failed, job};
 use crate::StoreError;
 
 /// Puts a cut in force, merged with the one of the same scope if there is one. Says which endpoint
@@ -20,6 +20,9 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, Te
             write(conn, &found).map_err(&doing)?;
         }
         None => write(conn, cut).map_err(&doing)?,
+    }
+    if let Scope::Message(message) = cut.scope {
+        job::end_fan_out(conn, message)?;
     }
     match (cut.scope, cut.cause) {
         (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, lane.endpoint()).map_err(&doing),

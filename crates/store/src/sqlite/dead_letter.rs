@@ -17,6 +17,7 @@ use rusqlite::{Connection, Row, Statement};
 use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
 use super::failed;
 use crate::StoreError;
+use crate::journal::{Entries, Entry};
 use crate::row::{
     Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Purge, Swept, Walk,
@@ -83,18 +84,21 @@ fn counted(page: &DeadLetterPage) -> Count {
 }
 
 /// Takes back what a filter finds: at once where that is little, otherwise by one row.
-pub(super) fn purge(conn: &Connection, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
+pub(super) fn purge(conn: &Connection, filter: &DeadLetterFilter, entries: &mut Entries) -> Result<Count, StoreError> {
+    let upto = last(conn)?;
     let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
     if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
         remove(conn, page.letters.iter().map(|letter| letter.number))?;
+        entries.push(&Entry::Purged { tenant: filter.tenant, upto });
         return Ok(counted(&page));
     }
     if purges(conn)?.len() >= PURGES_MAX {
         return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
     }
+    entries.push(&Entry::Purged { tenant: filter.tenant, upto });
     conn.prepare_cached(
         "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
-         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(max(number), 0) FROM dead_letter",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
     .and_then(|mut sql| {
         sql.execute((
@@ -105,6 +109,7 @@ pub(super) fn purge(conn: &Connection, filter: &DeadLetterFilter) -> Result<Coun
             filter.tier.map(tier_number),
             filter.since.map(Timestamp::as_millis),
             filter.until.map(Timestamp::as_millis),
+            number(upto),
         ))
     })
     .map_err(failed("purge dead letters"))?;
@@ -177,6 +182,39 @@ fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
     }
     Ok(found)
 }
+
+/// The purges under way, for whoever looks at letters one by one.
+pub(super) struct Purges(Vec<(i64, Purge)>);
+
+impl Purges {
+    pub(super) fn read(conn: &Connection) -> Result<Self, StoreError> {
+        purges(conn).map(Self)
+    }
+}
+
+/// Whether a delivery's letter is listed and was not replayed.
+pub(super) fn is_open(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
+    let doing = failed("read a dead letter");
+    let mut sql =
+        conn.prepare_cached(&format!("SELECT {COLUMNS} FROM dead_letter WHERE delivery = ?1")).map_err(&doing)?;
+    let mut rows = sql.query([key(delivery.0)]).map_err(&doing)?;
+    let Some(row) = rows.next().map_err(&doing)? else { return Ok(false) };
+    let letter = stored(row)?;
+    Ok(letter.replayed_as.is_none() && !purges.0.iter().any(|(_, purge)| purge.covers(&letter)))
+}
+
+/// The highest number filed so far.
+pub(super) fn last(conn: &Connection) -> Result<u64, StoreError> {
+    // What was filed last may be gone already; its number still counts.
+    let last: i64 = conn
+        .prepare_cached("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letter'), 0)")
+        .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
+        .map_err(failed("read the last dead letter"))?;
+    Ok(last.unsigned_abs())
+}
+
+const COLUMNS: &str =
+    "number, delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms, replayed_as";
 
 /// Whether the rows of one millisecond are walked, or those of a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,10 +289,7 @@ fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
         Walk::Tier(_) => "dead_letter_tier",
         Walk::Tenant => "dead_letter_tenant",
     };
-    format!(
-        "SELECT number, delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms, replayed_as
-         FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}"
-    )
+    format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
 
 fn bind_walk(sql: &mut Statement<'_>, filter: &DeadLetterFilter) -> rusqlite::Result<()> {
@@ -293,7 +328,8 @@ fn stored(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
     })
 }
 
-fn optional<T>(
+/// Reads a column that may be empty.
+pub(super) fn optional<T>(
     row: &Row<'_>,
     index: usize,
     stored: impl FnOnce(i64) -> Result<T, StoreError>,
@@ -301,7 +337,8 @@ fn optional<T>(
     get::<Option<i64>>(row, index)?.map(stored).transpose()
 }
 
-fn number(number: u64) -> i64 {
+/// A count or number as a column.
+pub(super) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

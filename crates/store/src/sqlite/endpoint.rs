@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use posthaste_core::id::{EndpointId, Key, LaneId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
@@ -72,25 +72,33 @@ pub(super) fn end(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<O
 pub(super) fn read(conn: &Connection, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
-        found.extend(select(conn, "id", id.0)?);
+        found.extend(select(conn, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?);
     }
     Ok(found)
 }
 
-/// A tenant's endpoints, by id.
-pub(super) fn read_tenant(conn: &Connection, tenant: TenantId) -> Result<Vec<Endpoint>, StoreError> {
-    select(conn, "tenant", tenant.0)
+const OF_TENANT: &str = "tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+
+/// A tenant's endpoints, by id, from behind one.
+pub(super) fn read_tenant(
+    conn: &Connection,
+    tenant: TenantId,
+    after: Option<EndpointId>,
+    limit: usize,
+) -> Result<Vec<Endpoint>, StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    select(conn, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0)), limit))
 }
 
-fn select(conn: &Connection, column: &'static str, value: Key) -> Result<Vec<Endpoint>, StoreError> {
+fn select(conn: &Connection, which: &'static str, params: (i64, i64, i64)) -> Result<Vec<Endpoint>, StoreError> {
     let doing = failed("read endpoints");
     let mut sql = conn
         .prepare_cached(&format!(
             "SELECT id, tenant, at_ms, url, policy, ttl_us, send_order, on_dead, max_in_flight, status
-             FROM endpoint WHERE {column} = ?1 ORDER BY id"
+             FROM endpoint WHERE {which}"
         ))
         .map_err(&doing)?;
-    let mut rows = sql.query([key(value)]).map_err(&doing)?;
+    let mut rows = sql.query(params).map_err(&doing)?;
     let mut endpoints = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
         endpoints.push(endpoint(conn, row)?);
@@ -236,5 +244,16 @@ impl Maps {
 impl Entry {
     fn new(endpoint: Endpoint) -> Self {
         Self { lane: Arc::new(endpoint.lane_settings()), endpoint: Arc::new(endpoint) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_s_endpoints_are_walked_by_their_index() {
+        let plan = crate::sqlite::page::plan(&format!("SELECT url FROM endpoint WHERE {OF_TENANT}"));
+        assert_eq!(plan, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)");
     }
 }

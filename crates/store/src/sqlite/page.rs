@@ -14,8 +14,8 @@ use super::column::{
     DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
 };
 use super::{cut, derived, failed};
-use crate::StoreError;
 use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX};
+use crate::{DELIVERIES_MAX, StoreError};
 
 /// As `column.rs` numbers it.
 const READY: i64 = 0;
@@ -37,9 +37,15 @@ const NEWEST_SPILLED: &str =
     select!("place = 2 AND lane = ?1 AND tier = ?2 AND id >= ?3 AND id < ?4 ORDER BY id DESC LIMIT ?5");
 const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
                           ORDER BY lane, tier LIMIT 1";
-// A message's deliveries have the ids that follow its own, up to the next message's.
-const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= ?2
-     AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807) AND back = id - ?1
+// A message's deliveries have the ids that follow its own, at most 1,000 of them.
+const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries say so too");
+// Those that jobs made are listed by range; some of these may be among the 1,000. Counting stops: the writer does it, and everybody waits for the writer.
+const COUNT_CHUNKS: &str = "SELECT count(*) FROM (
+     SELECT 1 FROM fanout_chunk CROSS JOIN delivery ON id >= max(first, ?1 + 1001) AND id < first + count
+     WHERE message = ?1 AND id <= ?2 AND id - back = ?1
+       AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1) LIMIT 20000)";
+const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= min(?2, ?1 + 1000)
+     AND back = id - ?1
      AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
 // What a lane's cut does not end: rows that came after it, which are few, and what it spared.
 const LEFT_BY_CUT: &str = "SELECT (SELECT count(*) FROM delivery WHERE id > ?2 AND lane = ?1)
@@ -87,7 +93,7 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
         Ok(count.unsigned_abs())
     };
     match scope {
-        Scope::Message(MessageId(message)) => count(COUNT_MESSAGE, message),
+        Scope::Message(MessageId(message)) => Ok(count(COUNT_MESSAGE, message)? + count(COUNT_CHUNKS, message)?),
         // However many there are, nobody looks at them: the journal was counted.
         Scope::Lane(lane) => {
             let waiting = derived::waiting(conn, lane)?.total();
@@ -222,5 +228,7 @@ mod tests {
             assert_eq!(plan(sql), expected, "{sql}");
         }
         assert!(plan(COUNT_MESSAGE).starts_with(&format!("{by_key} (rowid>? AND rowid<?)")), "{}", plan(COUNT_MESSAGE));
+        let chunks = "SEARCH fanout_chunk USING PRIMARY KEY (message=?)";
+        assert!(plan(COUNT_CHUNKS).contains(&format!("{chunks}; {by_key}")), "{}", plan(COUNT_CHUNKS));
     }
 }

@@ -22,20 +22,68 @@ pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<
     Ok(Some(Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
 }
 
-// A message's deliveries have the ids that follow its own.
-const OF_MESSAGE: &str = "SELECT id FROM delivery WHERE id > ?1 AND id <= ?2 AND back = id - ?1
-     UNION SELECT id FROM outcome WHERE id > ?1 AND id <= ?2 AND back = id - ?1 ORDER BY id";
+// A message's deliveries have the ids that follow its own; those that jobs made are listed by range.
+const RANGE: &str = "SELECT id FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1
+     UNION SELECT id FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4";
+const CHUNKS: &str = "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 AND first >= coalesce(
+     (SELECT max(first) FROM fanout_chunk WHERE message = ?1 AND first <= ?2), 0) ORDER BY first";
 
-/// Every delivery of a message at `now`, by id.
-pub(super) fn of_message(conn: &Connection, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
+/// Deliveries of a message at `now`, by id, from behind one.
+pub(super) fn of_message(
+    conn: &Connection,
+    message: MessageId,
+    after: Option<DeliveryId>,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Shown>, StoreError> {
     let doing = failed("read the deliveries of a message");
-    let mut sql = conn.prepare_cached(OF_MESSAGE).map_err(&doing)?;
-    let mut rows = sql.query((key(message.0), key(message.0.plus(DELIVERIES_MAX)))).map_err(&doing)?;
+    let of = key(message.0);
+    let from = after.map_or(of, |id| key(id.0).max(of)) + 1;
+    let mut ids = Vec::new();
+    // What a job made may be among these ids too: it is not listed again.
+    let inline = key(message.0.plus(DELIVERIES_MAX)) + 1;
+    range(conn, of, (from, inline), limit, &mut ids)?;
+    let mut sql = conn.prepare_cached(CHUNKS).map_err(&doing)?;
+    let mut chunks = sql.query((of, from)).map_err(&doing)?;
+    while ids.len() < limit as usize
+        && let Some(chunk) = chunks.next().map_err(&doing)?
+    {
+        let (first, end): (i64, i64) = (get(chunk, 0)?, get(chunk, 1)?);
+        range(conn, of, (first.max(from).max(inline), end), limit, &mut ids)?;
+    }
     let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        found.extend(read(conn, DeliveryId(stored_key(get(row, 0)?)?), now)?);
+    for id in ids {
+        found.extend(read(conn, DeliveryId(stored_key(id)?), now)?);
     }
     Ok(found)
+}
+
+/// Adds the ids of a message's deliveries in a range, until there are `limit`.
+fn range(
+    conn: &Connection,
+    of: i64,
+    (from, below): (i64, i64),
+    limit: u32,
+    ids: &mut Vec<i64>,
+) -> Result<(), StoreError> {
+    let doing = failed("read the deliveries of a message");
+    let mut sql = conn.prepare_cached(RANGE).map_err(&doing)?;
+    let rest = i64::from(limit) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let mut rows = sql.query((of, from, below, rest)).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        ids.push(get(row, 0)?);
+    }
+    Ok(())
+}
+
+/// A delivery that has ended, without its attempts.
+pub(super) fn ended_delivery(conn: &Connection, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
+    let doing = failed("read an outcome");
+    let mut sql = conn
+        .prepare_cached(concat!("SELECT ", delivery_columns!("ended_ms"), " FROM outcome WHERE id = ?1"))
+        .map_err(&doing)?;
+    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+    rows.next().map_err(&doing)?.map(delivery).transpose()
 }
 
 /// A message with its payload.

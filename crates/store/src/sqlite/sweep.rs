@@ -19,14 +19,18 @@ use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, sco
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::{cut, failed, page};
-use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
+use crate::{DELIVERIES_MAX, StoreError};
 
-// A message's deliveries have the ids that follow its own, up to the next message's.
+// A message's deliveries have the ids that follow its own, at most 1,000 of them; those that jobs made
+// are listed by range, and some of these may be among the 1,000.
 const OF_MESSAGE: &str = "SELECT id FROM delivery
-     WHERE id > ?1 AND id <= ?2 AND id < coalesce((SELECT min(id) FROM message WHERE id > ?1), 9223372036854775807)
-     AND back = id - ?1 ORDER BY id LIMIT ?3";
+     WHERE id > ?1 AND id <= min(?2, ?1 + 1000) AND back = id - ?1 ORDER BY id LIMIT ?3";
+const OF_CHUNKS: &str = "SELECT id FROM fanout_chunk CROSS JOIN delivery
+       ON id >= max(first, ?1 + 1001) AND id < first + count
+     WHERE message = ?1 AND id <= ?2 AND back = id - ?1 ORDER BY first, id LIMIT ?3";
+const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries say so too");
 const SPILLED: &str = "SELECT id FROM delivery WHERE place = 2 AND lane = ?1 AND tier = ?2 AND id <= ?3
      ORDER BY id LIMIT ?4";
 const ROLL: &str = "SELECT id, lane, state, expires_ms FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2";
@@ -91,7 +95,10 @@ fn covered(conn: &Connection, cut: &Cut, mut under_way: BTreeSet<DeliveryId>) ->
     // One more than can be ended tells whether anything is left; those spared are passed over.
     let limit = SWEEP_ENDS_MAX.saturating_add(1).saturating_add(u32::try_from(under_way.len()).unwrap_or(u32::MAX));
     let is_full = match cut.scope {
-        Scope::Message(MessageId(message)) => full(ids(conn, OF_MESSAGE, (key(message), key(cut.upto), limit))?),
+        Scope::Message(MessageId(message)) => {
+            let range = (key(message), key(cut.upto), limit);
+            full(ids(conn, OF_MESSAGE, range)?) || full(ids(conn, OF_CHUNKS, range)?)
+        }
         Scope::Lane(LaneId(lane)) => {
             let mut is_full = false;
             for tier in Tier::ALL {
@@ -222,4 +229,16 @@ fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<Delivery
         ids.push(DeliveryId(stored_key(get(row, 0)?)?));
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_jobs_made_is_found_by_its_ranges() {
+        let chunks = "SEARCH fanout_chunk USING PRIMARY KEY (message=?)";
+        let by_key = "SEARCH delivery USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)";
+        assert_eq!(page::plan(OF_CHUNKS), format!("{chunks}; {by_key}"));
+    }
 }

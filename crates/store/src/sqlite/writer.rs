@@ -27,12 +27,12 @@ use super::journal::Journal;
 use super::settle::Settle;
 use super::thread::Joined;
 use super::work::Work;
-use super::{Shared, breaker, cut, endpoint, failed, idempotency, page, pause};
+use super::{Shared, breaker, cut, endpoint, failed, idempotency, job, page, pause};
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Acceptance, Accepted, Arrival, Endpoint, EndpointStatus, Idempotency, Pause, PauseScope, Session, Settled,
-    Settlement, Start,
+    Acceptance, Accepted, Arrival, Chunk, Chunked, Endpoint, EndpointStatus, Idempotency, Pause, PauseScope, Session,
+    Settled, Settlement, Start,
 };
 
 /// Deliveries changed by one commit: more make the first of them wait too long for the rest.
@@ -89,6 +89,13 @@ pub(super) enum Request {
     Follow {
         slice: Slice,
         reply: Reply<()>,
+    },
+    Spread {
+        session: Session,
+        chunk: Box<Chunk>,
+        chunked: Chunked,
+        room: u32,
+        reply: Reply<Chunked>,
     },
     /// Anything rarer, with an answer of its own kind.
     Work {
@@ -309,6 +316,7 @@ impl Request {
                 messages.iter().map(arrivals::bytes).sum(),
             ),
             Self::Settle { settlements, .. } => (settlements.len(), 0),
+            Self::Spread { chunk, .. } => (chunk.deliveries.len(), 0),
             Self::Work { rows, .. } => (*rows, 0),
             Self::Follow { slice, .. } => (slice.facts.len(), 0),
             Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
@@ -330,6 +338,7 @@ impl Request {
             | Self::Cut { session, .. }
             | Self::PutEndpoint { session, .. }
             | Self::Change { session, .. }
+            | Self::Spread { session, .. }
             | Self::Work { session, .. } => Some(*session),
             Self::Open { .. } | Self::Follow { .. } | Self::CatchUp(_) | Self::Wake | Self::Stop => None,
         }
@@ -338,7 +347,7 @@ impl Request {
     /// Whether it brings new work, or can wait: refused on a full disk. The rest is held until there is room,
     /// since the loop can do nothing about a refusal.
     fn is_producers(&self) -> bool {
-        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Follow { .. })
+        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Spread { .. } | Self::Follow { .. })
     }
 
     fn doing(&self) -> &'static str {
@@ -355,6 +364,7 @@ impl Request {
                 Change::Remember(_) => "remember breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",
+            Self::Spread { .. } => "make a chunk of deliveries",
             Self::Work { .. } => "do the store's own work",
             Self::Follow { .. } => "follow the journal",
             Self::CatchUp(_) => "catch up with the journal",
@@ -506,6 +516,10 @@ impl<'c> Group<'c> {
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            Request::Spread { chunk, chunked, .. } => {
+                *chunked = job::spread(self.conn, &mut self.accept, chunk, &mut self.journal.entries)?;
+                Ok(())
+            }
             Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
             Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
             Request::CatchUp(_) | Request::Wake | Request::Stop => Ok(()),
@@ -587,6 +601,7 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
     let mut then = Then::GoOn;
     let mut accepted = Vec::new();
     let mut answers = Vec::new();
+    let mut spreads = Vec::new();
     let mut taken = 0;
     for (place, request) in group.enumerate() {
         let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
@@ -604,6 +619,19 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
             Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.acceptance), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            Request::Spread { chunk, chunked, room, reply, .. } => {
+                let stays = match (&refusal, chunked) {
+                    (None, Chunked::Done(_)) => room,
+                    _ => 0,
+                };
+                taken += stays;
+                arrivals.give_back(room - stays);
+                if stays > 0 {
+                    let made = chunk.deliveries.into_iter();
+                    accepted.extend(made.map(|spread| Arrival { new: spread.new, message: spread.message, superseded: Vec::new() }));
+                }
+                spreads.push((reply, refusal.map_or(Ok(chunked), Err)));
+            }
             Request::Work { work, .. } => work.answer(refusal),
             Request::Open { start, reply } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
@@ -615,6 +643,9 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
     }
     arrivals.publish(accepted, taken);
     for (reply, answer) in answers {
+        _ = reply.send(answer);
+    }
+    for (reply, answer) in spreads {
         _ = reply.send(answer);
     }
     then

@@ -252,7 +252,7 @@ fn message(session: Session, seq: u64) -> Accepted {
     };
     let lane = Arc::new(endpoint(5).lane_settings());
     let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
-    Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
+    Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
 }
 
 fn id(accepted: &Accepted) -> DeliveryId {

@@ -13,7 +13,7 @@ use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{
-    CredentialId, DeliveryId, EndpointId, Key, LaneId, MessageId, OriginId, RegionId, Shard, TenantId, WriterId,
+    CredentialId, DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, RegionId, Shard, TenantId, WriterId,
 };
 use posthaste_core::queue::{BreakerOf, OnDead, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::state::State;
@@ -27,6 +27,7 @@ use posthaste_store::{
     HistoryFilter, Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session,
     Settlement, Shown, Start, Store, StoreError, Sweep,
 };
+use posthaste_store::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayWhat, Spread};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -74,6 +75,24 @@ enum Step {
         secrets: usize,
         order: Order,
         call: Option<Call>,
+    },
+    /// A message whose deliveries a job makes.
+    FanOut,
+    /// Gives dead letters, or deliveries, another life.
+    Replay {
+        filter: Option<usize>,
+        picks: Vec<usize>,
+    },
+    /// The next chunk of a job; or one that somebody made from another place.
+    Chunk {
+        of: usize,
+        lanes: Vec<u64>,
+        limit: u32,
+        stale: bool,
+    },
+    ChangeJob {
+        of: usize,
+        next: JobState,
     },
     /// Takes dead letters back.
     Purge {
@@ -153,6 +172,12 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
         1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
         1 => Just(Step::CatchUp),
+        1 => Just(Step::FanOut),
+        1 => (prop::option::of(0..FILTERS), prop::collection::vec(0_usize..1_000, 0..4))
+            .prop_map(|(filter, picks)| Step::Replay { filter, picks }),
+        4 => (0_usize..100, prop::collection::vec(0..LANES, 0..4), 1_u32..4, prop::bool::weighted(0.1))
+            .prop_map(|(of, lanes, limit, stale)| Step::Chunk { of, lanes, limit, stale }),
+        1 => (0_usize..100, job_state()).prop_map(|(of, next)| Step::ChangeJob { of, next }),
         1 => Just(Step::Open),
         1 => Just(Step::Restart),
     ]
@@ -161,6 +186,10 @@ fn step() -> impl Strategy<Value = Step> {
 fn call() -> impl Strategy<Value = Option<Call>> {
     let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| Call { key, request, hour });
     prop::option::of(call)
+}
+
+fn job_state() -> impl Strategy<Value = JobState> {
+    prop::sample::select(vec![JobState::Running, JobState::Running, JobState::Paused, JobState::Cancelled])
 }
 
 fn draft() -> impl Strategy<Value = Draft> {
@@ -251,6 +280,7 @@ struct Both {
     session: Session,
     next: u64,
     messages: Vec<MessageId>,
+    jobs: Vec<JobId>,
     /// As they were settled last.
     deliveries: Vec<Delivery>,
     arrivals_due: usize,
@@ -270,6 +300,7 @@ impl Both {
             session,
             next: 1,
             messages: Vec::new(),
+            jobs: Vec::new(),
             deliveries: Vec::new(),
             arrivals_due: 0,
         };
@@ -321,6 +352,14 @@ impl Both {
             }
             Step::Purge { filter } => self.purge(dead_letters(filter)).await,
             Step::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
+            Step::FanOut => self.fan_out().await,
+            Step::Replay { filter, picks } => self.replay(filter, &picks).await,
+            Step::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,
+            Step::ChangeJob { of, next } => {
+                let Some(job) = self.job(of) else { return };
+                let expected = self.memory.change_job(self.session, job, next).await.expect("memory changes");
+                assert_eq!(self.sqlite().change_job(self.session, job, next).await.expect("it changes"), expected);
+            }
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
         }
@@ -353,7 +392,7 @@ impl Both {
             compact: None,
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| new_delivery(id, n, draft)).collect();
-        Accepted { message: Arc::new(message), deliveries, idempotency: None }
+        Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
     }
 
     async fn settle(&mut self, outcomes: &[Outcome]) {
@@ -408,6 +447,107 @@ impl Both {
         let once = call.map(idempotency);
         let expected = self.memory.put_endpoint(self.session, endpoint.clone(), once.clone()).await;
         same(expected, self.sqlite().put_endpoint(self.session, endpoint, once).await);
+    }
+
+    fn job(&self, pick: usize) -> Option<JobId> {
+        self.jobs.get(pick % self.jobs.len().max(1)).copied()
+    }
+
+    async fn fan_out(&mut self) {
+        let accepted = self.message(&[]);
+        let message = accepted.message.id;
+        let fan_out = FanOut { message, tier: Tier::Engagement, deliver_at: Some(at(3)), ttl: None };
+        let batch = vec![Accepted { fan_out: Some(fan_out), ..accepted }];
+        self.messages.push(message);
+        self.jobs.push(JobId(message.0));
+        let expected = self.memory.accept(self.session, batch.clone()).await.expect("memory accepts");
+        assert_eq!(self.sqlite().accept(self.session, batch).await.expect("it accepts"), expected);
+    }
+
+    async fn replay(&mut self, filter: Option<usize>, picks: &[usize]) {
+        let what = match filter {
+            Some(filter) => ReplayWhat::Found(dead_letters(filter)),
+            None => ReplayWhat::Listed(picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect()),
+        };
+        let id = JobId(self.message(&[]).message.id.0);
+        let replay = NewReplay { id, tenant: TenantId::from_raw(1), at: at(2), what, per_second: None };
+        self.jobs.push(id);
+        let expected = self.memory.start_replay(self.session, replay.clone()).await.expect("memory begins");
+        assert_eq!(self.sqlite().start_replay(self.session, replay).await.expect("it begins"), expected);
+    }
+
+    async fn chunk(&mut self, of: usize, lanes: &[u64], limit: u32, stale: bool) {
+        let Some(id) = self.job(of) else { return };
+        let job = self.memory.job(id).await.expect("memory reads").expect("the job is there");
+        let page = self.memory.replay_page(id, limit).await.expect("memory reads");
+        assert_eq!(self.sqlite().replay_page(id, limit).await.expect("it reads"), page);
+        let from = if stale { JobCursor::behind(99) } else { job.cursor };
+        let mut chunk =
+            Chunk { job: id, at: at(4), from, to: from, deliveries: Vec::new(), skipped: 0, last: lanes.is_empty() };
+        match (page, job.kind) {
+            (Some(page), _) => {
+                (chunk.to, chunk.last) = (page.next, page.last);
+                for ended in page.items.into_iter().filter_map(|item| item.ended) {
+                    let spread = self.spread(ended.message, ended.lane.raw(), Some(ended.id)).await;
+                    chunk.deliveries.push(spread);
+                }
+            }
+            (None, JobKind::FanOut(fan_out)) => {
+                chunk.to = JobCursor::behind(job.cursor.number + 1);
+                for lane in lanes {
+                    chunk.deliveries.push(self.spread(fan_out.message, *lane, None).await);
+                }
+            }
+            (None, _) => unreachable!("a replay has pages"),
+        }
+        let expected = self.memory.spread(self.session, chunk.clone()).await.expect("memory spreads");
+        assert_eq!(self.sqlite().spread(self.session, chunk.clone()).await.expect("it spreads"), expected);
+        if let Chunked::Done(made) = expected {
+            self.arrivals_due += usize::try_from(made).expect("a chunk is small");
+            for spread in chunk.deliveries {
+                let id = spread.new.delivery.id;
+                if self.memory.delivery(id, at(0)).await.expect("memory reads").is_some() {
+                    self.deliveries.push(spread.new.delivery);
+                }
+            }
+        }
+    }
+
+    async fn spread(&mut self, message: MessageId, lane: u64, replays: Option<DeliveryId>) -> Spread {
+        let id = DeliveryId(self.message(&[]).message.id.0);
+        let message = self.memory.message(message).await.expect("memory reads").expect("the message is kept");
+        let draft =
+            Draft { lane, tier: Tier::Promotional, place: Place::Ready, due: 0, expiry: Expiry::Never, acks: false };
+        let mut new = new_delivery(message.id, 0, &draft);
+        new.delivery.id = id;
+        Spread { new, message, replays }
+    }
+
+    async fn compare_jobs(&self) {
+        for id in &self.jobs {
+            let expected = self.memory.job(*id).await.expect("memory reads");
+            assert_eq!(self.sqlite().job(*id).await.expect("it reads"), expected);
+        }
+        for query in [JobQuery::Running, JobQuery::Of(TenantId::from_raw(1))] {
+            let expected = self.memory.jobs(query, None, 100).await.expect("memory reads");
+            assert_eq!(self.sqlite().jobs(query, None, 100).await.expect("it reads"), expected);
+        }
+        for delivery in &self.deliveries {
+            let expected = self.memory.replay_of(delivery.id).await.expect("memory reads");
+            assert_eq!(self.sqlite().replay_of(delivery.id).await.expect("it reads"), expected);
+        }
+        for message in &self.messages {
+            let mut after = None;
+            loop {
+                let expected = self.memory.deliveries(*message, after, at(0), 2).await.expect("memory reads");
+                let found = self.sqlite().deliveries(*message, after, at(0), 2).await.expect("it reads");
+                assert_eq!(found, expected, "{message} after {after:?}");
+                after = found.last().map(|shown| shown.delivery.id);
+                if found.len() < 2 {
+                    break;
+                }
+            }
+        }
     }
 
     async fn purge(&self, filter: DeadLetterFilter) {
@@ -474,6 +614,7 @@ impl Both {
             assert_eq!(self.sqlite().message(*message).await.expect("it reads"), expected);
         }
         self.compare_dead_letters().await;
+        self.compare_jobs().await;
         let middle = self.pick(self.deliveries.len() / 2).map(|row| row.id);
         for after in [None, middle] {
             for before in [0, 1] {

@@ -169,7 +169,7 @@ impl World {
             compact: None,
         };
         let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane), collapse: None };
-        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
     }
 
     fn step(&mut self, event: Event) {

@@ -99,6 +99,6 @@ impl Mint {
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place: self.place, lane, collapse: None }];
-        Accepted { message: Arc::new(message), deliveries, idempotency: None }
+        Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
     }
 }

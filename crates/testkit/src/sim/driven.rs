@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
@@ -25,6 +25,7 @@ use posthaste_store::{
     HistoryPage, Hour, Idempotency, JournalRow, ListOrder, Memory, Message, Name, NamedPage, Page, Pause, PauseScope,
     Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Sweep, Swept, SweptRows, Tally, Waiting,
 };
+use posthaste_store::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -534,8 +535,57 @@ impl Store for Slow {
         Ok(lock(&self.0.disk).journal(after, limit))
     }
 
-    async fn deliveries(&self, message: MessageId, now: Timestamp) -> Result<Vec<Shown>, StoreError> {
-        Ok(lock(&self.0.disk).deliveries(message, now))
+    async fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Shown>, StoreError> {
+        Ok(lock(&self.0.disk).deliveries(message, after, now, limit))
+    }
+
+    async fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        Ok(lock(&self.0.disk).endpoints_after(tenant, after, limit))
+    }
+
+    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+        self.slowly(|memory| memory.start_replay(session, replay)).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(lock(&self.0.disk).job(id))
+    }
+
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+        Ok(lock(&self.0.disk).jobs(query, after, limit))
+    }
+
+    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        self.slowly(|memory| memory.change_job(session, id, next)).await
+    }
+
+    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+        Ok(self.slowly(|memory| memory.replay_page(id, limit)).await)
+    }
+
+    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
+        self.slowly(|memory| {
+            let (chunked, arrivals) = memory.spread(session, chunk)?;
+            lock(&self.0.arrivals).extend(arrivals);
+            self.0.arrived.notify_one();
+            Ok(chunked)
+        })
+        .await
+    }
+
+    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
+        Ok(lock(&self.0.disk).replay_of(id))
     }
 
     async fn dead_letters(

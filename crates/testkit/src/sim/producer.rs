@@ -72,5 +72,5 @@ pub(super) fn compose(
         subject: None,
         compact: None,
     };
-    (Accepted { message: Arc::new(message), deliveries, idempotency: None }, sent)
+    (Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }, sent)
 }

@@ -75,7 +75,7 @@ pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
 }
 
 async fn is_astray(store: &Sqlite, message: MessageId, found: &BTreeSet<DeliveryId>) -> Result<bool, StoreError> {
-    let shown = store.deliveries(message, Timestamp::MAX).await?;
+    let shown = store.deliveries(message, None, Timestamp::MAX, u32::MAX).await?;
     let [only] = shown.as_slice() else { return Ok(true) };
     Ok(!only.delivery.state.is_terminal() && !found.contains(&only.delivery.id))
 }

@@ -198,7 +198,7 @@ impl Door {
             compact: None,
         };
         let deliveries = vec![NewDelivery { delivery, place, lane, collapse: None }];
-        let accepted = Accepted { message: Arc::new(message), deliveries, idempotency: None };
+        let accepted = Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None };
         (acknowledgement(token, id.raw()), accepted)
     }
 }

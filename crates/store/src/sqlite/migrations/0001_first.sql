@@ -202,6 +202,58 @@ CREATE TABLE tally (
   PRIMARY KEY (tenant, hour, counted)
 ) STRICT, WITHOUT ROWID;
 
+-- Deliveries of a message beyond those an accept made, as runs of ids.
+CREATE TABLE fanout_chunk (
+  message INTEGER NOT NULL,
+  first INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  PRIMARY KEY (message, first)
+) STRICT, WITHOUT ROWID;
+
+-- Work that makes deliveries in chunks; the cursor is behind what is dealt with.
+CREATE TABLE job (
+  id INTEGER PRIMARY KEY,                    -- a fan-out's is its message's
+  tenant INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- fan-out, replay by filter, replay of a list
+  state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3),  -- running, paused, done, cancelled
+  cursor_ms INTEGER NOT NULL,
+  cursor_number INTEGER NOT NULL,
+  made INTEGER NOT NULL,
+  skipped INTEGER NOT NULL,
+  total INTEGER,
+  counted INTEGER,                           -- exactly, at least
+  per_second INTEGER,
+  tier INTEGER,                              -- the message's, or the filter's
+  deliver_at_ms INTEGER,
+  ttl_us INTEGER,
+  endpoint INTEGER,                          -- from here on the filter
+  cause INTEGER,
+  event_type TEXT,
+  since_ms INTEGER,
+  until_ms INTEGER,
+  upto INTEGER
+) STRICT;
+
+CREATE INDEX job_tenant ON job (tenant);
+CREATE INDEX job_running ON job (state) WHERE state = 0;
+
+CREATE TABLE replay_listed (
+  job INTEGER NOT NULL,
+  place INTEGER NOT NULL,
+  delivery INTEGER NOT NULL,
+  PRIMARY KEY (job, place)
+) STRICT, WITHOUT ROWID;
+
+-- Next lives: a delivery has at most one.
+CREATE TABLE replay_life (
+  old INTEGER PRIMARY KEY,
+  new INTEGER NOT NULL,
+  job INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX replay_life_new ON replay_life (new);
+
 CREATE TABLE cut (
   kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- message, lane
   scope INTEGER NOT NULL,

@@ -1,0 +1,238 @@
+//! Jobs over a real store, by a process that dies again and again.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::dice::Roll;
+use posthaste_core::id::{Key, LaneId, Shard, TenantId};
+use posthaste_core::queue::{Limits, OnDead, Order, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Accepted, DeadLetterFilter, Endpoint, EndpointStatus, JobState, NewReplay, ReplayWhat, Settled, Settlement, Shown,
+};
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::dispatch::driver::{Driver, Transport};
+use crate::dispatch::{Finished, Send};
+use crate::target::TargetRules;
+
+const TENANT: TenantId = TenantId::from_raw(3);
+
+/// Nobody sends anything here.
+struct Nowhere;
+
+impl Transport for Nowhere {
+    fn send(&mut self, _: Send, _: Timestamp) {}
+
+    async fn finished(&mut self) -> Vec<Finished> {
+        std::future::pending().await
+    }
+}
+
+/// A process with a store in a folder.
+struct Process {
+    store: Arc<Sqlite>,
+    session: Session,
+    handle: Handle,
+    mint: Mint,
+}
+
+impl Process {
+    async fn start(folder: &TempDir) -> Self {
+        let store = Arc::new(Sqlite::open_folder(folder.path()).expect("the folder opens"));
+        let start = store.open().await.expect("a session begins");
+        let session = start.session;
+        let dice = Box::new(|| Roll(1));
+        let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, SystemClock::new(), dice);
+        Self { mint: Mint::of(session.writer), store, session, handle }
+    }
+
+    /// Carries jobs out until so many things have happened, and dies.
+    async fn work(&self, happenings: usize) {
+        let jobs = Jobs {
+            store: Arc::clone(&self.store),
+            session: self.session,
+            destinations: Arc::new(Destinations::new(Arc::clone(&self.store), TargetRules::default())),
+            handle: self.handle.clone(),
+            clock: SystemClock::new(),
+            mint: self.mint.clone(),
+            wake: Arc::new(Notify::new()),
+        };
+        let mut run = Box::pin(jobs.run(CancellationToken::new()));
+        let mut polls = 0;
+        poll_fn(|context| {
+            polls += 1;
+            if polls > happenings {
+                return Poll::Ready(());
+            }
+            run.as_mut().poll(context)
+        })
+        .await;
+    }
+
+    async fn die(self) {
+        self.store.close().await;
+    }
+
+    async fn job(&self, id: JobId) -> Job {
+        self.store.job(id).await.expect("the store reads").expect("the job is there")
+    }
+
+    async fn put_endpoint(&self, event_types: &[&str]) {
+        let endpoint = Endpoint {
+            id: EndpointId(self.mint.keys(1)),
+            tenant: TENANT,
+            at: Timestamp::from_millis(0),
+            url: "https://example.com/".to_owned(),
+            secrets: Vec::new(),
+            event_types: event_types.iter().map(|text| (*text).to_owned()).collect(),
+            policy: "webhook".to_owned(),
+            ttl: None,
+            order: Order::Fifo,
+            on_dead: OnDead::Skip,
+            max_in_flight: 4,
+            status: EndpointStatus::Active,
+        };
+        _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("an endpoint is put");
+    }
+
+    fn message(&self) -> Message {
+        let id = MessageId(self.mint.keys(1));
+        Message {
+            id,
+            tenant: TENANT,
+            at: SystemClock::new().now(),
+            event_type: Some("a.b".to_owned()),
+            correlation_id: id.to_string(),
+            subject: None,
+            body: Bytes::from_static(b"{}"),
+            compact: None,
+        }
+    }
+
+    async fn every_delivery(&self, message: MessageId) -> Vec<Shown> {
+        let now = SystemClock::new().now();
+        let mut all: Vec<Shown> = Vec::new();
+        loop {
+            let after = all.last().map(|shown| shown.delivery.id);
+            let page = self.store.deliveries(message, after, now, 700).await.expect("the store reads");
+            let full = page.len() == 700;
+            all.extend(page);
+            if !full {
+                return all;
+            }
+        }
+    }
+}
+
+/// Lets processes die until a job has ended; how many it took.
+async fn until_done(folder: &TempDir, id: JobId) -> (Process, usize) {
+    let mut deaths = 0;
+    loop {
+        let process = Process::start(folder).await;
+        if process.job(id).await.state == JobState::Done {
+            return (process, deaths);
+        }
+        process.work(4 + 2 * deaths).await;
+        process.die().await;
+        deaths += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_large_fan_out_reaches_each_endpoint_once_however_often_the_process_dies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let put = (0..2_300).map(|n| process.put_endpoint(if n % 10 == 0 { &["c.*"] } else { &[] }));
+    futures_util::future::join_all(put).await;
+    let message = Arc::new(process.message());
+    let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
+    let accepted =
+        Accepted { message: Arc::clone(&message), deliveries: Vec::new(), idempotency: None, fan_out: Some(fan_out) };
+    _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
+    process.put_endpoint(&[]).await;
+    process.die().await;
+
+    let (process, deaths) = until_done(&folder, JobId(message.id.0)).await;
+    assert!(deaths >= 3, "it died {deaths} times only");
+    let deliveries = process.every_delivery(message.id).await;
+    let lanes: BTreeMap<LaneId, usize> = deliveries.iter().fold(BTreeMap::new(), |mut lanes, shown| {
+        *lanes.entry(shown.delivery.lane).or_default() += 1;
+        lanes
+    });
+    assert_eq!((deliveries.len(), lanes.len()), (2_070, 2_070), "one for each that wants it and was there");
+    assert!(lanes.keys().all(|lane| lane.0 < message.id.0));
+    assert_eq!(process.job(JobId(message.id.0)).await.made, 2_070);
+    process.die().await;
+}
+
+#[tokio::test]
+async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    process.put_endpoint(&[]).await;
+    let lane = LaneId(Key::new(process.session.writer, 1));
+    let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, lane))).await;
+    let id = JobId(process.mint.keys(1));
+    let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
+    let replay = NewReplay { id, tenant: TENANT, at: SystemClock::new().now(), what, per_second: None };
+    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    process.die().await;
+
+    let (process, deaths) = until_done(&folder, id).await;
+    assert!(deaths >= 3, "it died {deaths} times only");
+    for delivery in old {
+        let deliveries = process.every_delivery(delivery.message).await;
+        let ids: Vec<DeliveryId> = deliveries.iter().map(|shown| shown.delivery.id).collect();
+        let lives = process.store.replay_of(delivery.id).await.expect("the store reads");
+        let next = lives.1.expect("it has a next life");
+        assert_eq!(ids, [delivery.id, next]);
+        assert_eq!(deliveries[1].delivery.attempts, 0);
+    }
+    let job = process.job(id).await;
+    assert_eq!((job.made, job.skipped), (1_200, 0));
+    process.die().await;
+}
+
+#[test]
+fn a_paced_job_waits_for_what_it_made() {
+    assert_eq!(paced(50, Some(100)), Duration::from_millis(500));
+    assert_eq!(paced(50, None), Duration::ZERO);
+    assert_eq!(paced(3, Some(0)), Duration::from_secs(3), "a pace of nothing is taken as one");
+}
+
+/// Accepts a message and gives its delivery up.
+async fn give_up(process: &Process, lane: LaneId) -> Delivery {
+    let message = process.message();
+    let delivery = Delivery::queued(
+        DeliveryId(process.mint.keys(1)),
+        message.id,
+        lane,
+        Tier::Promotional,
+        Timestamp::from_millis(0),
+    );
+    let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
+    let new = NewDelivery { delivery: delivery.clone(), place: Place::Ready, lane: Arc::new(settings), collapse: None };
+    let accepted = Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None };
+    _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
+    let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
+    let record = Record {
+        delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },
+        attempts_before: 0,
+        place: Place::Delayed,
+        shard: Shard::of(lane),
+        pauses_lane: false,
+        ends_endpoint: false,
+    };
+    let settlement = Settlement { record, epoch: process.session.epoch, attempt: None };
+    let settled = process.store.settle(process.session, vec![settlement]).await.expect("it settles");
+    assert_eq!(settled, [Settled::Done]);
+    delivery
+}

@@ -1,0 +1,333 @@
+//! Jobs: chunks of deliveries with the cursor behind them, large fan-outs and replays.
+
+use std::sync::Arc;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::{Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
+use posthaste_core::queue::Place;
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
+use crate::row::{
+    Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
+    Message, NewReplay, ReplayWhat, Spread, Sweep,
+};
+use crate::{Acceptance, Store};
+
+const TENANT: TenantId = TenantId::from_raw(9);
+
+impl<S: Store> Case<S> {
+    /// Accepts a message whose deliveries a job makes.
+    async fn fan_out(&self) -> Arc<Message> {
+        let accepted = self.message(&[]);
+        let message = Arc::clone(&accepted.message);
+        let fan_out = fan_out(message.id);
+        let accepted = Accepted { fan_out: Some(fan_out), ..accepted };
+        let answer = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.same("accepted", answer, vec![Acceptance::Fresh]);
+        message
+    }
+
+    /// A chunk that takes a fan-out from behind one endpoint to behind another.
+    fn chunk(&self, message: &Arc<Message>, from: JobCursor, to: u64, lanes: &[u64]) -> Chunk {
+        let deliveries = lanes.iter().map(|lane| self.spread_to(message, *lane, None)).collect();
+        Chunk {
+            job: JobId(message.id.0),
+            at: NOW,
+            from,
+            to: JobCursor::behind(to),
+            deliveries,
+            skipped: 0,
+            last: false,
+        }
+    }
+
+    fn spread_to(&self, message: &Arc<Message>, lane: u64, replays: Option<DeliveryId>) -> Spread {
+        // Ids of a message that is never accepted.
+        let id = DeliveryId(self.message(&[]).message.id.0);
+        let mut new = self.message(&[Draft::to(lane)]).deliveries.remove(0);
+        new.delivery = Delivery::queued(id, message.id, new.delivery.lane, Tier::Promotional, NOW);
+        Spread { new, message: Arc::clone(message), replays }
+    }
+
+    async fn spread(&self, chunk: &Chunk) -> Chunked {
+        self.done("spread", self.store.spread(self.session(), chunk.clone()).await)
+    }
+
+    async fn job(&self, id: JobId) -> Job {
+        let job = self.done("job", self.store.job(id).await);
+        job.unwrap_or_else(|| self.fail("there is no such job"))
+    }
+
+    async fn of_message(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
+        let mut all: Vec<DeliveryId> = Vec::new();
+        loop {
+            let after = all.last().copied();
+            let page = self.done("deliveries", self.store.deliveries(message, after, NOW, limit).await);
+            all.extend(page.iter().map(|shown| shown.delivery.id));
+            if page.len() < limit as usize {
+                return all;
+            }
+        }
+    }
+
+    async fn ended(&self, draft: Draft, state: State) -> Delivery {
+        let delivery = self.accept_one(draft).await;
+        self.settle_done(self.attempted(&delivery, state, Cause::NotFound)).await;
+        delivery
+    }
+
+    async fn replay(&self, what: ReplayWhat) -> Job {
+        let id = JobId(self.message(&[]).message.id.0);
+        let replay = NewReplay { id, tenant: TENANT, at: NOW, what, per_second: Some(7) };
+        self.done("start a replay", self.store.start_replay(self.session(), replay).await)
+    }
+
+    /// The chunk that a replay makes next, as its owner would.
+    async fn replay_chunk(&self, id: JobId, limit: u32) -> Chunk {
+        let job = self.job(id).await;
+        let page = self.done("replay page", self.store.replay_page(id, limit).await);
+        let page = page.unwrap_or_else(|| self.fail("it is a replay"));
+        let mut deliveries = Vec::new();
+        let mut skipped = 0;
+        for item in &page.items {
+            let Some(ended) = &item.ended else {
+                skipped += 1;
+                continue;
+            };
+            let message = self.done("message", self.store.message(ended.message).await);
+            let message = message.unwrap_or_else(|| self.fail("what can be replayed has its payload"));
+            deliveries.push(self.spread_to(&message, ended.lane.raw(), Some(ended.id)));
+        }
+        let Job { cursor: from, .. } = job;
+        Chunk { job: id, at: NOW, from, to: page.next, deliveries, skipped, last: page.last }
+    }
+}
+
+fn fan_out(message: MessageId) -> FanOut {
+    FanOut { message, tier: Tier::Engagement, deliver_at: Some(after(5)), ttl: Some(std::time::Duration::from_secs(9)) }
+}
+
+fn dead(ms: i64) -> State {
+    State::Dead { at: after(ms), cause: Cause::NotFound }
+}
+
+fn new_ids(chunk: &Chunk) -> Vec<DeliveryId> {
+    chunk.deliveries.iter().map(|spread| spread.new.delivery.id).collect()
+}
+
+pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let expected = Job {
+        id: JobId(message.id.0),
+        tenant: TENANT,
+        at: message.at,
+        kind: JobKind::FanOut(fan_out(message.id)),
+        state: JobState::Running,
+        cursor: JobCursor::START,
+        made: 0,
+        skipped: 0,
+        total: None,
+        per_second: None,
+    };
+    case.same("its job", case.job(expected.id).await, expected.clone());
+    let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
+    case.same("it runs", running, vec![expected.clone()]);
+    let behind = case.done("jobs", case.store.jobs(JobQuery::Of(TENANT), Some(expected.id), MANY).await);
+    case.same("nothing behind it", behind, Vec::new());
+    case.same("no delivery yet", case.of_message(message.id, 10).await, Vec::new());
+    case.same("nor a replay", case.done("page", case.store.replay_page(expected.id, 1).await), None);
+}
+
+pub(super) async fn a_chunk_is_made_once_with_its_cursor<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let first = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
+    case.same("made", case.spread(&first).await, Chunked::Done(2));
+    let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
+    case.same("they arrive", arrived, new_ids(&first));
+    case.same("once more", case.spread(&first).await, Chunked::Stale);
+    // Somebody who read the same cursor, with ids of their own.
+    let twin = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
+    case.same("a twin", case.spread(&twin).await, Chunked::Stale);
+    for id in new_ids(&twin) {
+        case.check(case.pending(id).await.is_none(), "a stale chunk makes nothing");
+    }
+    let second = Chunk { last: true, skipped: 3, ..case.chunk(&message, first.to, 9, &[7]) };
+    case.same("the next", case.spread(&second).await, Chunked::Done(1));
+    let job = case.job(first.job).await;
+    case.same("progress", (job.made, job.skipped, job.cursor), (3, 3, second.to));
+    case.same("done", job.state, JobState::Done);
+    let late = case.chunk(&message, second.to, 10, &[8]);
+    case.same("a job that is done makes nothing", case.spread(&late).await, Chunked::Stale);
+}
+
+pub(super) async fn a_message_finds_what_its_job_made<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let other = case.fan_out().await;
+    let mut expected = Vec::new();
+    let mut from = JobCursor::START;
+    for to in 1..4 {
+        let chunk = case.chunk(&message, from, to, &[to, to + 10]);
+        case.same("made", case.spread(&chunk).await, Chunked::Done(2));
+        from = chunk.to;
+        expected.extend(new_ids(&chunk));
+        let others = case.chunk(&other, if to == 1 { JobCursor::START } else { JobCursor::behind(to - 1) }, to, &[to]);
+        case.same("another's", case.spread(&others).await, Chunked::Done(1));
+    }
+    let ended = case.shown(expected[3], NOW).await.delivery;
+    case.settle_done(case.attempted(&ended, State::Delivered { at: after(1) }, Cause::Ok)).await;
+    for limit in [1, 2, 3, 100] {
+        case.same("its own, by id", case.of_message(message.id, limit).await, expected.clone());
+    }
+}
+
+pub(super) async fn a_cut_message_gets_no_more_and_its_chunks_end<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let chunk = case.chunk(&message, JobCursor::START, 3, &[1, 2, 3]);
+    case.same("made", case.spread(&chunk).await, Chunked::Done(3));
+    let ids = new_ids(&chunk);
+    let scope = Scope::Message(message.id);
+    let everything = Key::from_raw(u64::MAX >> 1);
+    case.same("ended", case.cut(scope, everything, Cause::Cancelled, &ids[..1]).await, 2);
+    case.same("its job", case.job(chunk.job).await.state, JobState::Cancelled);
+    case.same("no more", case.spread(&case.chunk(&message, chunk.to, 4, &[4])).await, Chunked::Stale);
+    case.check(case.state(ids[1]).await.is_terminal(), "read as ended at once");
+    let swept = case.done("sweep", case.store.sweep(case.session(), Sweep::Cut(scope), Vec::new()).await);
+    case.same("swept, but for what was spared", (swept.ended, swept.spared), (ids[1..].to_vec(), 1));
+}
+
+pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let id = JobId(message.id.0);
+    let change = async |next| case.done("change", case.store.change_job(case.session(), id, next).await);
+    let chunk = case.chunk(&message, JobCursor::START, 1, &[1]);
+    case.check(!change(JobState::Running).await, "it runs already");
+    case.check(change(JobState::Paused).await, "it pauses");
+    case.same("paused", case.spread(&chunk).await, Chunked::Stale);
+    let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
+    case.same("not among those that run", running, Vec::new());
+    case.check(change(JobState::Running).await, "it goes on");
+    case.check(!change(JobState::Done).await, "nobody says it is done but its last chunk");
+    case.check(change(JobState::Cancelled).await, "it is cancelled");
+    case.same("cancelled", case.spread(&chunk).await, Chunked::Stale);
+    case.check(!change(JobState::Running).await, "for good");
+    let unknown = case.store.change_job(case.session(), JobId::from_raw(77), JobState::Paused).await;
+    case.check(!case.done("change", unknown), "there is no such job");
+}
+
+pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case: &Case<S>) {
+    let mut old = Vec::new();
+    for ms in 1..4 {
+        old.push(case.ended(Draft::to(1), dead(ms)).await.id);
+    }
+    let other = case.ended(Draft::to(2), dead(1)).await.id;
+    let filter = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..DeadLetterFilter::of(TENANT) };
+    let job = case.replay(ReplayWhat::Found(filter.clone())).await;
+    case.same("found", job.total, Some(Count::Exactly(3)));
+    case.same("its pace", job.per_second, Some(7));
+    let twin = case.replay(ReplayWhat::Found(filter.clone())).await;
+    let later = case.ended(Draft::to(1), dead(2)).await.id;
+    let twins = case.replay_chunk(twin.id, MANY).await;
+    let mut lives = Vec::new();
+    for _ in 0..2 {
+        let chunk = case.replay_chunk(job.id, 2).await;
+        let made = chunk.deliveries.len() as u64;
+        case.same("made", case.spread(&chunk).await, Chunked::Done(made));
+        case.same("once", case.spread(&chunk).await, Chunked::Stale);
+        lives.extend(new_ids(&chunk));
+    }
+    case.same("nobody else's turn", case.spread(&twins).await, Chunked::Done(0));
+    let twin = case.job(twin.id).await;
+    case.same("all passed over", (twin.made, twin.skipped, twin.state), (0, 3, JobState::Done));
+    for (old, new) in old.iter().zip(&lives) {
+        let lives = case.done("lives", case.store.replay_of(*old).await);
+        case.same("its next life", lives, (None, Some(*new)));
+        case.same("and back", case.done("lives", case.store.replay_of(*new).await), (Some(*old), None));
+        let shown = case.shown(*new, NOW).await.delivery;
+        case.same("a new life", (shown.attempts, shown.state), (0, State::Queued { due: NOW }));
+        let message = case.shown(*old, NOW).await.delivery.message;
+        case.same("of the same message", shown.message, message);
+        case.check(case.of_message(message, MANY).await.contains(new), "its message knows it");
+    }
+    let letters = case.done("list", case.store.dead_letters(filter, ListOrder::OldestFirst, None, MANY).await).letters;
+    let replayed: Vec<Option<DeliveryId>> = letters.iter().map(|letter| letter.replayed_as).collect();
+    case.same("the list says so", replayed, vec![Some(lives[0]), Some(lives[1]), None, Some(lives[2])]);
+    for id in [other, later] {
+        case.same("not asked for", case.done("lives", case.store.replay_of(id).await), (None, None));
+    }
+    let again = case.shown(lives[0], NOW).await.delivery;
+    case.settle_done(case.attempted(&again, dead(9), Cause::NotFound)).await;
+    let third = case.replay(ReplayWhat::Listed(vec![lives[0], old[0]])).await;
+    let chunk = case.replay_chunk(third.id, MANY).await;
+    case.same("a life that ended has a next one", case.spread(&chunk).await, Chunked::Done(1));
+    case.same("the first has had its own", case.job(third.id).await.skipped, 1);
+}
+
+pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(case: &Case<S>) {
+    let expired = case.ended(Draft { expiry: Expiry::At(after(3)), ..Draft::to(1) }, State::Expired { at: after(3) });
+    let expired = expired.await.id;
+    let given_up = case.ended(Draft::to(1), dead(1)).await.id;
+    let delivered = case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id;
+    let waiting = case.accept_one(Draft::to(1)).await.id;
+    let unknown = DeliveryId::from_raw(12_345);
+    let list = vec![expired, delivered, waiting, given_up, unknown];
+    let job = case.replay(ReplayWhat::Listed(list)).await;
+    case.same("as many", job.total, Some(Count::Exactly(5)));
+    while case.job(job.id).await.state == JobState::Running {
+        let chunk = case.replay_chunk(job.id, 2).await;
+        let made = chunk.deliveries.len() as u64;
+        case.same("made", case.spread(&chunk).await, Chunked::Done(made));
+    }
+    let job = case.job(job.id).await;
+    case.same("two lives", (job.made, job.skipped), (2, 3));
+    for id in [expired, given_up] {
+        case.check(case.done("lives", case.store.replay_of(id).await).1.is_some(), "it has a next life");
+    }
+}
+
+pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<S>) {
+    let purged = case.ended(Draft::to(1), dead(1)).await;
+    let cut = case.ended(Draft::to(2), dead(2)).await;
+    let job = case.replay(ReplayWhat::Listed(vec![purged.id, cut.id])).await;
+    let chunk = case.replay_chunk(job.id, MANY).await;
+    case.same("both could be", chunk.deliveries.len(), 2);
+    let filter = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..DeadLetterFilter::of(TENANT) };
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), filter).await);
+    case.cut(Scope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
+    for id in new_ids(&chunk) {
+        case.check(case.pending(id).await.is_none(), "nothing was made");
+    }
+}
+
+pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &Case<S>) {
+    let message = case.fan_out().await;
+    let chunk = case.chunk(&message, JobCursor::START, 1, &[1]);
+    let start = case.reopen().await;
+    case.check(case.store.spread(case.session(), chunk.clone()).await.is_err(), "fenced");
+    let now = case.done("spread", case.store.spread(start.session, chunk.clone()).await);
+    case.same("the new one goes on where the old one was", now, Chunked::Done(1));
+    let row = case.pending(new_ids(&chunk)[0]).await;
+    case.same("ready", row.map(|row| row.place), Some(Place::Ready));
+}
+
+pub(super) async fn a_tenant_s_endpoints_are_walked_in_pages<S: Store>(case: &Case<S>) {
+    for n in [3, 1, 2] {
+        case.put_endpoint(endpoint(n)).await;
+    }
+    case.put_endpoint(crate::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(4) }).await;
+    let mut walked = Vec::new();
+    let mut after = None;
+    loop {
+        let page = case.done("endpoints", case.store.endpoints_after(TENANT, after, 2).await);
+        walked.extend(page.iter().map(|endpoint| endpoint.id.raw()));
+        after = page.last().map(|last| last.id);
+        if page.len() < 2 {
+            break;
+        }
+    }
+    case.same("by id", walked, vec![1, 2, 3]);
+}

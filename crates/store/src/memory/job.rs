@@ -1,0 +1,243 @@
+//! Jobs in memory: chunks of deliveries, each with the cursor behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+
+use super::Memory;
+use crate::journal::Entry;
+use crate::row::{
+    Arrival, Chunk, Chunked, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, Endpoint, FanOut, Job, JobCursor,
+    JobKind, JobQuery, JobState, ListOrder, Message, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat,
+    Row, Session, Shown,
+};
+use crate::{DELIVERIES_MAX, StoreError};
+
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    jobs: BTreeMap<JobId, Job>,
+    listed: BTreeMap<JobId, Vec<DeliveryId>>,
+    /// How many deliveries follow one another, by their message and the first of them.
+    pub(super) chunks: BTreeMap<(MessageId, DeliveryId), u64>,
+    /// Next lives by what they replay, and back.
+    lives: BTreeMap<DeliveryId, DeliveryId>,
+    before: BTreeMap<DeliveryId, DeliveryId>,
+}
+
+impl Jobs {
+    pub(super) fn fan_out(&mut self, fan_out: FanOut, message: &Message) {
+        let job = fan_out.job(message);
+        self.jobs.insert(job.id, job);
+    }
+
+    /// A message that is cut gets no more deliveries.
+    pub(super) fn end_fan_out(&mut self, message: MessageId) {
+        if let Some(job) = self.jobs.get_mut(&JobId(message.0))
+            && job.state.may_become(JobState::Cancelled)
+        {
+            job.state = JobState::Cancelled;
+        }
+    }
+
+    /// Notes that a delivery follows others of its message, or begins a range.
+    fn list(&mut self, message: MessageId, id: DeliveryId) {
+        let last = self.chunks.range_mut((message, DeliveryId::from_raw(0))..=(message, id)).next_back();
+        match last {
+            Some(((_, first), count)) if first.0.plus(*count) == id.0 => *count += 1,
+            _ => _ = self.chunks.insert((message, id), 1),
+        }
+    }
+}
+
+impl Memory {
+    /// See [`crate::Store::start_replay`].
+    pub fn start_replay(&mut self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+        self.guard(session)?;
+        let (kind, total) = match replay.what {
+            ReplayWhat::Found(filter) => {
+                let filter = DeadLetterFilter { tenant: replay.tenant, ..filter };
+                let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
+                let found = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
+                let total = if page.next.is_some() { Count::AtLeast(found) } else { Count::Exactly(found) };
+                (JobKind::ReplayFound { filter, upto: self.dead.last() }, total)
+            }
+            ReplayWhat::Listed(ids) => {
+                if ids.len() > REPLAY_LISTED_MAX {
+                    return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
+                }
+                let total = Count::Exactly(ids.len() as u64);
+                self.jobs.listed.insert(replay.id, ids);
+                (JobKind::ReplayListed, total)
+            }
+        };
+        let job = Job {
+            id: replay.id,
+            tenant: replay.tenant,
+            at: replay.at,
+            kind,
+            state: JobState::Running,
+            cursor: JobCursor::START,
+            made: 0,
+            skipped: 0,
+            total: Some(total),
+            per_second: replay.per_second,
+        };
+        self.note([Entry::Job { job: job.id, tenant: job.tenant, state: job.state }]);
+        self.jobs.jobs.insert(job.id, job.clone());
+        Ok(job)
+    }
+
+    /// See [`crate::Store::job`].
+    pub fn job(&self, id: JobId) -> Option<Job> {
+        self.jobs.jobs.get(&id).cloned()
+    }
+
+    /// See [`crate::Store::jobs`].
+    pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<Job> {
+        let asked = |job: &&Job| match query {
+            JobQuery::Running => job.state == JobState::Running,
+            JobQuery::Of(tenant) => job.tenant == tenant,
+        };
+        let behind = |job: &&Job| after.is_none_or(|after| job.id > after);
+        self.jobs.jobs.values().filter(behind).filter(asked).take(limit as usize).cloned().collect()
+    }
+
+    /// See [`crate::Store::change_job`].
+    pub fn change_job(&mut self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        self.guard(session)?;
+        let Some(job) = self.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else { return Ok(false) };
+        job.state = next;
+        let tenant = job.tenant;
+        self.note([Entry::Job { job: id, tenant, state: next }]);
+        Ok(true)
+    }
+
+    /// See [`crate::Store::replay_page`].
+    pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
+        let job = self.jobs.jobs.get(&id)?;
+        let (next, last, found) = match &job.kind {
+            JobKind::FanOut(_) => return None,
+            JobKind::ReplayFound { filter, upto } => {
+                let start = job.cursor == JobCursor::START;
+                let after = (!start).then_some(DeadLetterCursor { at: job.cursor.at, number: job.cursor.number });
+                let page = self.dead_letters(filter, ListOrder::OldestFirst, after, limit);
+                let end = page.letters.last().map(DeadLetter::cursor);
+                let next = page.next.or(end).map_or(job.cursor, JobCursor::from);
+                let open = page.letters.iter().filter(|letter| letter.number <= *upto && letter.replayed_as.is_none());
+                let found = open.map(|letter| (letter.delivery, letter.cursor().into())).collect();
+                (next, page.next.is_none(), found)
+            }
+            JobKind::ReplayListed => {
+                // A replay that is done has let go of its list.
+                let all = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
+                let places = (1..).zip(all).skip_while(|(place, _)| *place <= job.cursor.number);
+                let found: Vec<(DeliveryId, JobCursor)> =
+                    places.take(limit as usize).map(|(place, id)| (*id, JobCursor::behind(place))).collect();
+                let next = found.last().map_or(job.cursor, |(_, cursor)| *cursor);
+                (next, found.len() < limit as usize, found)
+            }
+        };
+        let item = |(id, cursor)| ReplayItem { ended: self.replayable(id).cloned(), cursor };
+        Some(ReplayPage { items: found.into_iter().map(item).collect(), next, last })
+    }
+
+    /// What ended as dead or expired, was not replayed, and has its payload.
+    fn replayable(&self, id: DeliveryId) -> Option<&Delivery> {
+        let delivery = self.ended.get(&id)?;
+        let takes = match delivery.state {
+            State::Dead { .. } => self.dead.is_open(id),
+            State::Expired { .. } => true,
+            _ => false,
+        };
+        let is_new = !self.jobs.lives.contains_key(&id);
+        (takes && is_new && self.messages.contains_key(&delivery.message)).then_some(delivery)
+    }
+
+    /// See [`crate::Store::spread`]; what arrives comes along.
+    pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<Arrival>), StoreError> {
+        self.guard(session)?;
+        let runs_on = |job: &&Job| job.state == JobState::Running && job.cursor == chunk.from;
+        let Some(job) = self.jobs.jobs.get(&chunk.job).filter(runs_on) else {
+            return Ok((Chunked::Stale, Vec::new()));
+        };
+        let tenant = job.tenant;
+        let mut arrivals = Vec::new();
+        let mut skipped = chunk.skipped;
+        for spread in chunk.deliveries {
+            let delivery = &spread.new.delivery;
+            let (id, message) = (delivery.id, delivery.message);
+            if let Some(old) = spread.replays {
+                let is_cut = self.cuts.contains_key(&posthaste_core::cut::Scope::Message(message));
+                if is_cut || self.replayable(old).is_none() {
+                    skipped += 1;
+                    continue;
+                }
+                self.jobs.lives.insert(old, id);
+                self.jobs.before.insert(id, old);
+                self.dead.replayed(old, id);
+            }
+            self.jobs.list(message, id);
+            self.lanes.entry(delivery.lane).or_insert_with(|| Arc::clone(&spread.new.lane));
+            self.put(Row { delivery: delivery.clone(), place: spread.new.place });
+            arrivals.push(Arrival { new: spread.new, message: spread.message, superseded: Vec::new() });
+        }
+        let made = arrivals.len() as u64;
+        let mut happened = Vec::new();
+        if made > 0 {
+            happened.push(Entry::spread(
+                chunk.job,
+                tenant,
+                chunk.at,
+                arrivals.iter().map(|arrival| &arrival.new.delivery),
+            ));
+        }
+        if let Some(job) = self.jobs.jobs.get_mut(&chunk.job) {
+            job.cursor = chunk.to;
+            job.made += made;
+            job.skipped += skipped;
+            if chunk.last {
+                job.state = JobState::Done;
+                self.jobs.listed.remove(&chunk.job);
+                happened.push(Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
+            }
+        }
+        self.note(happened);
+        Ok((Chunked::Done(made), arrivals))
+    }
+
+    /// See [`crate::Store::replay_of`].
+    pub fn replay_of(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
+        (self.jobs.before.get(&id).copied(), self.jobs.lives.get(&id).copied())
+    }
+
+    /// See [`crate::Store::endpoints_after`].
+    pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: u32) -> Vec<Arc<Endpoint>> {
+        self.endpoints
+            .values()
+            .filter(|endpoint| endpoint.tenant == tenant && after.is_none_or(|after| endpoint.id > after))
+            .take(limit as usize)
+            .cloned()
+            .collect()
+    }
+
+    /// See [`crate::Store::deliveries`].
+    pub fn deliveries(&self, message: MessageId, after: Option<DeliveryId>, now: Timestamp, limit: u32) -> Vec<Shown> {
+        let inline = (DeliveryId(message.0.plus(1)), DELIVERIES_MAX);
+        let chunks = self.jobs.chunks.iter().filter(|((of, _), _)| *of == message);
+        let chunks = chunks.map(|((_, first), count)| (*first, *count));
+        std::iter::once(inline)
+            .chain(chunks)
+            .flat_map(|(first, count)| (0..count).map(move |n| DeliveryId(first.0.plus(n))))
+            .collect::<BTreeSet<DeliveryId>>()
+            .into_iter()
+            .filter(|id| after.is_none_or(|after| *id > after))
+            .filter_map(|id| self.delivery(id, now))
+            .filter(|shown| shown.delivery.message == message)
+            .take(limit as usize)
+            .collect()
+    }
+}

@@ -1,0 +1,425 @@
+//! Jobs: their rows, and the chunks of deliveries they make.
+//!
+//! Invariants: a chunk's deliveries, the ranges they are found by and the job's cursor are one
+//! transaction, guarded by where the cursor stood; nothing is given another life twice.
+
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::accept::Accept;
+use super::column::{
+    cause_number, get, job_state_number, key, micros, stored_cause, stored_job_state, stored_key, stored_micros,
+    stored_tier, tier_number,
+};
+use super::dead_letter::{self, number, optional};
+use super::{cut, failed, show};
+use crate::StoreError;
+use crate::journal::{Entries, Entry};
+use crate::row::{
+    Chunk, Chunked, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery,
+    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat,
+};
+
+const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, skipped, total, counted,
+  per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto";
+
+/// Writes a new job.
+pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
+    let (fan_out, found) = match &job.kind {
+        JobKind::FanOut(fan_out) => (Some(fan_out), None),
+        JobKind::ReplayFound { filter, upto } => (None, Some((filter, *upto))),
+        JobKind::ReplayListed => (None, None),
+    };
+    let filter = found.map(|(filter, _)| filter);
+    let tier = fan_out.map(|fan_out| fan_out.tier).or(filter.and_then(|filter| filter.tier));
+    let (total, counted) = match job.total {
+        None => (None, None),
+        Some(Count::Exactly(total)) => (Some(number(total)), Some(0)),
+        Some(Count::AtLeast(total)) => (Some(number(total)), Some(1)),
+    };
+    let mut sql = conn.prepare_cached(&format!(
+        "INSERT INTO job ({COLUMNS}) VALUES
+         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
+    ))?;
+    sql.raw_bind_parameter(1, key(job.id.0))?;
+    sql.raw_bind_parameter(2, key(job.tenant.0))?;
+    sql.raw_bind_parameter(3, job.at.as_millis())?;
+    sql.raw_bind_parameter(4, kind_number(&job.kind))?;
+    sql.raw_bind_parameter(5, job_state_number(job.state))?;
+    sql.raw_bind_parameter(6, job.cursor.at.as_millis())?;
+    sql.raw_bind_parameter(7, number(job.cursor.number))?;
+    sql.raw_bind_parameter(8, number(job.made))?;
+    sql.raw_bind_parameter(9, number(job.skipped))?;
+    sql.raw_bind_parameter(10, total)?;
+    sql.raw_bind_parameter(11, counted)?;
+    sql.raw_bind_parameter(12, job.per_second)?;
+    sql.raw_bind_parameter(13, tier.map(tier_number))?;
+    sql.raw_bind_parameter(14, fan_out.and_then(|fan_out| fan_out.deliver_at).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(15, fan_out.and_then(|fan_out| fan_out.ttl).map(micros))?;
+    sql.raw_bind_parameter(16, filter.and_then(|filter| filter.endpoint).map(|endpoint| key(endpoint.0)))?;
+    sql.raw_bind_parameter(17, filter.and_then(|filter| filter.cause).map(cause_number))?;
+    sql.raw_bind_parameter(18, filter.and_then(|filter| filter.event_type.as_deref()))?;
+    sql.raw_bind_parameter(19, filter.and_then(|filter| filter.since).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(20, filter.and_then(|filter| filter.until).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(21, found.map(|(_, upto)| number(upto)))?;
+    sql.raw_execute().map(drop)
+}
+
+/// Begins a replay.
+pub(super) fn start_replay(conn: &Connection, replay: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+    let doing = failed("begin a replay");
+    let (kind, total) = match &replay.what {
+        ReplayWhat::Found(filter) => {
+            // Its own tenant's alone, whatever the filter says.
+            let filter = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
+            let page = dead_letter::list(conn, &filter, ListOrder::OldestFirst, None, u32::MAX)?;
+            let found = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
+            let total = if page.next.is_some() { Count::AtLeast(found) } else { Count::Exactly(found) };
+            (JobKind::ReplayFound { filter, upto: dead_letter::last(conn)? }, total)
+        }
+        ReplayWhat::Listed(ids) => {
+            if ids.len() > REPLAY_LISTED_MAX {
+                return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
+            }
+            let mut sql = conn.prepare_cached("INSERT INTO replay_listed VALUES (?1, ?2, ?3)").map_err(&doing)?;
+            for (place, id) in (1_i64..).zip(ids) {
+                sql.execute((key(replay.id.0), place, key(id.0))).map_err(&doing)?;
+            }
+            (JobKind::ReplayListed, Count::Exactly(ids.len() as u64))
+        }
+    };
+    let job = Job {
+        id: replay.id,
+        tenant: replay.tenant,
+        at: replay.at,
+        kind,
+        state: JobState::Running,
+        cursor: JobCursor::START,
+        made: 0,
+        skipped: 0,
+        total: Some(total),
+        per_second: replay.per_second,
+    };
+    put(conn, &job).map_err(&doing)?;
+    entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
+    Ok(job)
+}
+
+/// One job.
+pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreError> {
+    Ok(read(conn, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?.pop())
+}
+
+const RUNNING: &str = "state = 0 AND id > ?1 AND ?2 = ?2 ORDER BY id LIMIT ?3";
+const OF_TENANT: &str = "id > ?1 AND tenant = ?2 ORDER BY id LIMIT ?3";
+
+/// Jobs by id.
+pub(super) fn list(
+    conn: &Connection,
+    query: JobQuery,
+    after: Option<JobId>,
+    limit: u32,
+) -> Result<Vec<Job>, StoreError> {
+    let after = after.map_or(-1, |id| key(id.0));
+    match query {
+        JobQuery::Running => read(conn, RUNNING, (after, 0, limit)),
+        JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
+    }
+}
+
+/// Changes a job's state, where that is allowed.
+pub(super) fn change(conn: &Connection, id: JobId, next: JobState, entries: &mut Entries) -> Result<bool, StoreError> {
+    let job = one(conn, id)?.filter(|job| job.state.may_become(next));
+    if let Some(job) = &job {
+        entries.push(&Entry::Job { job: id, tenant: job.tenant, state: next });
+        conn.prepare_cached("UPDATE job SET state = ?2 WHERE id = ?1")
+            .and_then(|mut sql| sql.execute((key(id.0), job_state_number(next))))
+            .map_err(failed("change a job"))?;
+    }
+    Ok(job.is_some())
+}
+
+/// A message that is cut gets no more deliveries: the cut's own entry says so.
+pub(super) fn end_fan_out(conn: &Connection, message: MessageId) -> Result<(), StoreError> {
+    change(conn, JobId(message.0), JobState::Cancelled, &mut Entries::default()).map(drop)
+}
+
+/// What a replay deals with next.
+pub(super) fn replay_page(conn: &Connection, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+    let Some(job) = one(conn, id)? else { return Ok(None) };
+    let (next, last, found) = match &job.kind {
+        JobKind::FanOut(_) => return Ok(None),
+        JobKind::ReplayFound { filter, upto } => {
+            let start = job.cursor == JobCursor::START;
+            let after = (!start).then_some(DeadLetterCursor { at: job.cursor.at, number: job.cursor.number });
+            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, after, limit)?;
+            let end = page.letters.last().map(DeadLetter::cursor);
+            let next = page.next.or(end).map_or(job.cursor, JobCursor::from);
+            let open = page.letters.iter().filter(|letter| letter.number <= *upto && letter.replayed_as.is_none());
+            let found = open.map(|letter| (letter.delivery, letter.cursor().into())).collect();
+            (next, page.next.is_none(), found)
+        }
+        JobKind::ReplayListed => {
+            let found = listed(conn, id, job.cursor, limit)?;
+            let next = found.last().map_or(job.cursor, |(_, cursor)| *cursor);
+            (next, found.len() < limit as usize, found)
+        }
+    };
+    let replayable = Replayable::begin(conn)?;
+    let item = |(id, cursor)| Ok(ReplayItem { ended: replayable.find(id)?, cursor });
+    let items = found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
+    Ok(Some(ReplayPage { items, next, last }))
+}
+
+fn listed(
+    conn: &Connection,
+    id: JobId,
+    cursor: JobCursor,
+    limit: u32,
+) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
+    let doing = failed("read what a replay lists");
+    let mut sql = conn
+        .prepare_cached(
+            "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
+        )
+        .map_err(&doing)?;
+    let mut rows = sql.query((key(id.0), number(cursor.number), limit)).map_err(&doing)?;
+    let mut ids = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
+        ids.push((DeliveryId(stored_key(get(row, 0)?)?), cursor));
+    }
+    Ok(ids)
+}
+
+/// Tells what can be given another life: dead or expired, not replayed, not purged, with its payload.
+struct Replayable<'c> {
+    conn: &'c Connection,
+    purges: dead_letter::Purges,
+}
+
+impl<'c> Replayable<'c> {
+    fn begin(conn: &'c Connection) -> Result<Self, StoreError> {
+        Ok(Self { conn, purges: dead_letter::Purges::read(conn)? })
+    }
+
+    fn find(&self, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
+        let Some(delivery) = show::ended_delivery(self.conn, id)? else { return Ok(None) };
+        let takes = match delivery.state {
+            State::Dead { .. } => dead_letter::is_open(self.conn, &self.purges, id)?,
+            State::Expired { .. } => true,
+            _ => false,
+        };
+        let is_new = !self.exists("SELECT 1 FROM replay_life WHERE old = ?1", key(id.0))?;
+        let message = key(delivery.message.0);
+        let has_payload = self.exists("SELECT 1 FROM message WHERE id = ?1", message)?
+            || self.exists("SELECT 1 FROM kept WHERE id = ?1", message)?;
+        Ok((takes && is_new && has_payload).then_some(delivery))
+    }
+
+    fn exists(&self, sql: &str, id: i64) -> Result<bool, StoreError> {
+        self.conn
+            .prepare_cached(sql)
+            .and_then(|mut sql| sql.exists([id]))
+            .map_err(failed("look for what can be replayed"))
+    }
+}
+
+/// Makes a chunk, or nothing of it. What is passed over is taken out of it once all went well: a chunk
+/// that fails half-way may be run again.
+pub(super) fn spread(
+    conn: &Connection,
+    accept: &mut Accept<'_>,
+    chunk: &mut Chunk,
+    entries: &mut Entries,
+) -> Result<Chunked, StoreError> {
+    let doing = failed("make a chunk of deliveries");
+    let runs_on = |job: &Job| job.state == JobState::Running && job.cursor == chunk.from;
+    let Some(job) = one(conn, chunk.job)?.filter(runs_on) else { return Ok(Chunked::Stale) };
+    let replayable = Replayable::begin(conn)?;
+    let mut passed_over = Vec::new();
+    for spread in &chunk.deliveries {
+        let delivery = &spread.new.delivery;
+        if let Some(old) = spread.replays {
+            if cut::find(conn, Scope::Message(delivery.message))?.is_some() || replayable.find(old)?.is_none() {
+                passed_over.push(delivery.id);
+                continue;
+            }
+            link(conn, chunk.job, old, delivery.id).map_err(&doing)?;
+        }
+        // What a job makes has no collapse key: it takes nobody's place.
+        _ = accept.put_delivery(&spread.new, chunk.at)?;
+    }
+    let made = |id| passed_over.binary_search(&id).is_err();
+    let deliveries = chunk.deliveries.iter().map(|spread| &spread.new.delivery);
+    list_ranges(conn, deliveries.filter(|delivery| made(delivery.id))).map_err(&doing)?;
+    let count = (chunk.deliveries.len() - passed_over.len()) as u64;
+    move_on(conn, chunk, count, chunk.skipped + passed_over.len() as u64).map_err(&doing)?;
+    chunk.deliveries.retain(|spread| made(spread.new.delivery.id));
+    chunk.skipped += passed_over.len() as u64;
+    if count > 0 {
+        entries.push(&Entry::spread(
+            job.id,
+            job.tenant,
+            chunk.at,
+            chunk.deliveries.iter().map(|spread| &spread.new.delivery),
+        ));
+    }
+    if chunk.last {
+        entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: JobState::Done });
+    }
+    Ok(Chunked::Done(count))
+}
+
+/// Moves the job's cursor behind a chunk.
+fn move_on(conn: &Connection, chunk: &Chunk, made: u64, skipped: u64) -> rusqlite::Result<()> {
+    let state = if chunk.last { JobState::Done } else { JobState::Running };
+    let (at, passed) = (chunk.to.at.as_millis(), number(chunk.to.number));
+    conn.prepare_cached(
+        "UPDATE job SET cursor_ms = ?2, cursor_number = ?3, made = made + ?4, skipped = skipped + ?5, state = ?6
+         WHERE id = ?1",
+    )?
+    .execute((key(chunk.job.0), at, passed, number(made), number(skipped), job_state_number(state)))?;
+    if chunk.last {
+        conn.prepare_cached("DELETE FROM replay_listed WHERE job = ?1")?.execute([key(chunk.job.0)])?;
+    }
+    Ok(())
+}
+
+fn link(conn: &Connection, job: JobId, old: DeliveryId, new: DeliveryId) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT INTO replay_life (old, new, job) VALUES (?1, ?2, ?3)")?.execute((
+        key(old.0),
+        key(new.0),
+        key(job.0),
+    ))?;
+    conn.prepare_cached("UPDATE dead_letter SET replayed_as = ?2 WHERE delivery = ?1")?
+        .execute((key(old.0), key(new.0)))
+        .map(drop)
+}
+
+/// Lists deliveries so that their messages find them: one row for each run of ids.
+fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Delivery>) -> rusqlite::Result<()> {
+    let mut grow = conn.prepare_cached(
+        "UPDATE fanout_chunk SET count = count + 1 WHERE message = ?1 AND first + count = ?2
+           AND first = (SELECT max(first) FROM fanout_chunk WHERE message = ?1 AND first <= ?2)",
+    )?;
+    let mut begin = conn.prepare_cached("INSERT INTO fanout_chunk (message, first, count) VALUES (?1, ?2, ?3)")?;
+    let mut run: Option<(i64, i64, i64)> = None;
+    for delivery in deliveries {
+        let (message, id) = (key(delivery.message.0), key(delivery.id.0));
+        match &mut run {
+            Some((of, first, count)) if *of == message && *first + *count == id => *count += 1,
+            _ => {
+                if let Some(run) = run.take() {
+                    begin.execute(run)?;
+                }
+                // It may follow what an earlier chunk ended with.
+                if grow.execute((message, id))? == 0 {
+                    run = Some((message, id, 1));
+                }
+            }
+        }
+    }
+    if let Some(run) = run {
+        begin.execute(run)?;
+    }
+    Ok(())
+}
+
+/// What a delivery is the next life of, and its own.
+pub(super) fn replay_of(
+    conn: &Connection,
+    id: DeliveryId,
+) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
+    let find = |sql| -> Result<Option<DeliveryId>, StoreError> {
+        let found: Option<i64> = conn
+            .prepare_cached(sql)
+            .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
+            .map_err(failed("read the lives of a delivery"))?;
+        found.map(|found| stored_key(found).map(DeliveryId)).transpose()
+    };
+    Ok((find("SELECT old FROM replay_life WHERE new = ?1")?, find("SELECT new FROM replay_life WHERE old = ?1")?))
+}
+
+fn read(conn: &Connection, which: &str, params: (i64, i64, u32)) -> Result<Vec<Job>, StoreError> {
+    let doing = failed("read jobs");
+    let mut sql = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM job WHERE {which}")).map_err(&doing)?;
+    let mut rows = sql.query(params).map_err(&doing)?;
+    let mut jobs = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        jobs.push(stored(row)?);
+    }
+    Ok(jobs)
+}
+
+fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
+    let id = stored_key(get(row, 0)?)?;
+    let tenant = TenantId(stored_key(get(row, 1)?)?);
+    let time = |index| Ok(get::<Option<i64>>(row, index)?.map(Timestamp::from_millis));
+    let tier = optional(row, 12, stored_tier)?;
+    let kind = match get::<i64>(row, 3)? {
+        0 => JobKind::FanOut(FanOut {
+            message: MessageId(id),
+            tier: tier.unwrap_or_default(),
+            deliver_at: time(13)?,
+            ttl: get::<Option<i64>>(row, 14)?.map(stored_micros),
+        }),
+        1 => JobKind::ReplayFound {
+            filter: DeadLetterFilter {
+                tenant,
+                endpoint: optional(row, 15, |column| stored_key(column).map(EndpointId))?,
+                cause: optional(row, 16, stored_cause)?,
+                event_type: get(row, 17)?,
+                tier,
+                since: time(18)?,
+                until: time(19)?,
+            },
+            upto: get::<Option<i64>>(row, 20)?.unwrap_or(0).unsigned_abs(),
+        },
+        2 => JobKind::ReplayListed,
+        other => return Err(StoreError::Damaged { what: "a job's kind", found: other.to_string() }),
+    };
+    let total: Option<i64> = get(row, 9)?;
+    let at_least = get::<Option<i64>>(row, 10)? == Some(1);
+    let count = |total: i64| {
+        let total = total.unsigned_abs();
+        if at_least { Count::AtLeast(total) } else { Count::Exactly(total) }
+    };
+    Ok(Job {
+        id: JobId(id),
+        tenant,
+        at: Timestamp::from_millis(get(row, 2)?),
+        kind,
+        state: stored_job_state(get(row, 4)?)?,
+        cursor: JobCursor { at: Timestamp::from_millis(get(row, 5)?), number: get::<i64>(row, 6)?.unsigned_abs() },
+        made: get::<i64>(row, 7)?.unsigned_abs(),
+        skipped: get::<i64>(row, 8)?.unsigned_abs(),
+        total: total.map(count),
+        per_second: get(row, 11)?,
+    })
+}
+
+fn kind_number(kind: &JobKind) -> u8 {
+    match kind {
+        JobKind::FanOut(_) => 0,
+        JobKind::ReplayFound { .. } => 1,
+        JobKind::ReplayListed => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::page::plan;
+
+    #[test]
+    fn jobs_are_listed_by_an_index() {
+        let sql = |which| format!("SELECT {COLUMNS} FROM job WHERE {which}");
+        assert_eq!(plan(&sql(RUNNING)), "SEARCH job USING INDEX job_running (state=? AND rowid>?)");
+        assert_eq!(plan(&sql(OF_TENANT)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
+    }
+}

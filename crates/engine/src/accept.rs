@@ -101,6 +101,11 @@ pub enum NotAccepted {
         /// How many.
         wanted: usize,
     },
+    /// It has a collapse key and more endpoints want it than an accept makes deliveries for.
+    #[error(
+        "a message with a collapse key goes to at most {FANOUT_MAX} endpoints; name them in to.endpoints, or leave the key out"
+    )]
+    CollapsesTooMany,
     /// Its key stands for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
@@ -114,6 +119,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
         let (wanted, fans_out) = match self.recipients(&new).await? {
             Recipients::Few(wanted) => (wanted, false),
+            // What a job makes late could take the place of something newer.
+            Recipients::Many if new.collapse_key.is_some() => return Err(NotAccepted::CollapsesTooMany),
             Recipients::Many => (Vec::new(), true),
         };
         let now = self.clock.now();

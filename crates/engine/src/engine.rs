@@ -15,7 +15,7 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
-use posthaste_store::{Job, JobState, NewReplay, ReplayWhat};
+use posthaste_store::{Job, JobState, NewReplay, ReplayWhat, Retention};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use crate::dispatch::{Answer, Command};
 use crate::jobs::Jobs;
 use crate::mint::Mint;
 use crate::target::{Refusal, Target};
+use crate::upkeep::Upkeep;
 use crate::webhooks::Webhooks;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
@@ -167,16 +168,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
             mint: mint.clone(),
             wake: Arc::clone(&new_job),
         };
+        let upkeep =
+            Upkeep { store: Arc::clone(&store), session, retention: Retention::default(), clock: clock.clone() };
         let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job };
         let run = async move {
-            // Jobs end with the loop, for whatever reason it ends.
+            // Jobs and upkeep end with the loop, for whatever reason it ends.
             let loop_ended = stop.child_token();
             let dispatch = async {
                 let ended = driver.run(stop).await;
                 loop_ended.cancel();
                 ended
             };
-            let (ended, ()) = tokio::join!(dispatch, jobs.run(loop_ended.clone()));
+            let (ended, (), ()) = tokio::join!(dispatch, jobs.run(loop_ended.clone()), upkeep.run(loop_ended.clone()));
             connector.close().await;
             ended
         };

@@ -13,5 +13,6 @@ pub mod engine;
 mod jobs;
 mod mint;
 pub mod target;
+mod upkeep;
 pub mod webhooks;
 pub mod zone;

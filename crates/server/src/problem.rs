@@ -232,7 +232,9 @@ impl From<NotAccepted> for Problem {
                  Idempotency-Key, or without one with the same correlation_id, so that receivers can tell it if it \
                  arrives twice",
             ),
-            NotAccepted::TooMany { .. } => Self::new(Code::TooManyEndpoints, error.to_string()),
+            NotAccepted::TooMany { .. } | NotAccepted::CollapsesTooMany => {
+                Self::new(Code::TooManyEndpoints, error.to_string())
+            }
             NotAccepted::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotAccepted::NoSuchEndpoint(_) => Self::new(
                 Code::EndpointUnknown,

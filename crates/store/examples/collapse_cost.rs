@@ -111,7 +111,7 @@ impl Work {
             compact: None,
         };
         let new = NewDelivery { delivery, place: Place::Ready, lane: Arc::new(settings), collapse };
-        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None }
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
     }
 
     async fn settle(&self, made: Vec<Delivery>) {

@@ -79,7 +79,8 @@ impl Derived {
             | Entry::Resumed { .. }
             | Entry::Endpoint { .. }
             | Entry::Job { .. }
-            | Entry::Purged { .. } => {}
+            | Entry::Purged { .. }
+            | Entry::Retained { .. } => {}
         }
     }
 

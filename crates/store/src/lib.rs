@@ -38,6 +38,7 @@ pub use row::{
     Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayItem, ReplayPage, ReplayWhat,
     Spread,
 };
+pub use row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
 /// are made by a job, in chunks.
@@ -268,4 +269,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes a bounded number of rows that purges cover.
     fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send;
+
+    /// Lets go of what was kept for long enough: one small step of a run, which says what the next one
+    /// is. What was pending all that time ends as dead; a payload that somebody needs stays.
+    fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> impl Future<Output = Result<Retained, StoreError>> + Send;
 }

@@ -9,6 +9,7 @@ mod derived;
 mod idempotency;
 mod job;
 mod journal;
+mod retention;
 mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,6 +35,7 @@ use crate::row::{
     PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::row::{Retained, Retention, RetentionStep};
 use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
 use journal::lookup_key;
@@ -59,6 +61,7 @@ pub struct Memory {
     happened: Vec<Vec<Entry>>,
     collapsing: collapse::Collapsing,
     jobs: job::Jobs,
+    gone: retention::Gone,
 }
 
 impl Memory {
@@ -632,5 +635,15 @@ impl Store for MemoryStore {
         id: DeliveryId,
     ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send {
         ready(Ok(self.lock().replay_of(id)))
+    }
+
+    fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> impl Future<Output = Result<Retained, StoreError>> + Send {
+        ready(self.lock().retain(session, retention, now, step))
     }
 }

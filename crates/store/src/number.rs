@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, EndpointStatus, JobState, PauseScope};
+use crate::row::{Counted, EndpointStatus, JobState, PauseScope, RetentionPhase};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -186,6 +186,25 @@ pub(crate) fn counted_number(counted: Counted) -> u8 {
 pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
     use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
     one_of("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
+}
+
+/// The number of a phase of retention.
+pub(crate) fn phase_number(phase: RetentionPhase) -> u8 {
+    match phase {
+        RetentionPhase::Pending => 0,
+        RetentionPhase::Messages => 1,
+        RetentionPhase::History => 2,
+        RetentionPhase::Kept => 3,
+        RetentionPhase::Jobs => 4,
+        RetentionPhase::Keys => 5,
+        RetentionPhase::Journal => 6,
+        RetentionPhase::Space => 7,
+    }
+}
+
+/// The phase of retention in a column.
+pub(crate) fn stored_phase(number: i64) -> Result<RetentionPhase, StoreError> {
+    one_of("a phase", number, &RetentionPhase::ALL)
 }
 
 /// The number of a job's state.

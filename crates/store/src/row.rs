@@ -5,6 +5,7 @@ mod dead_letter;
 pub mod idempotency;
 mod job;
 mod list;
+pub mod retention;
 mod sweep;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub use job::{
     ReplayItem, ReplayPage, ReplayWhat, Spread,
 };
 pub use list::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, Name, NamedPage, Tally, Waiting};
+pub use retention::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.

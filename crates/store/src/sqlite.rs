@@ -30,6 +30,7 @@ mod page;
 mod pause;
 mod reader;
 mod reserve;
+mod retention;
 mod schema;
 mod settle;
 mod show;
@@ -56,6 +57,7 @@ use crate::row::{
     PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX, ReplayPage};
+use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionStep};
 use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
 use accept::Found;
 use arrivals::Arrivals;
@@ -463,5 +465,18 @@ impl Store for Sqlite {
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
         self.work(session, DEAD_LETTERS_SWEPT_MAX, dead_letter::sweep).await
+    }
+
+    async fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> Result<Retained, StoreError> {
+        let lookup = LookupKey::from_bytes(self.lookup_key);
+        let asked = retention::Asked { retention, now, step };
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &lookup, asked, entries);
+        self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

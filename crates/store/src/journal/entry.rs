@@ -18,7 +18,9 @@ use super::Hidden;
 use super::pack::{self, Unpack, damaged};
 use crate::StoreError;
 use crate::number;
-use crate::row::{Accepted, Attempt, Endpoint, EndpointStatus, JobState, Pause, PauseScope, Settlement};
+use crate::row::{
+    Accepted, Attempt, Endpoint, EndpointStatus, JobState, Pause, PauseScope, RetentionPhase, Settlement,
+};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +146,17 @@ pub enum Entry {
         /// The highest number that is covered.
         upto: u64,
     },
+    /// What was kept for long enough was let go.
+    Retained {
+        /// Of which kind.
+        phase: RetentionPhase,
+        /// The highest key among them; what is missing up to here may be missing.
+        upto: u64,
+        /// How many.
+        removed: u64,
+        /// When.
+        at: Timestamp,
+    },
 }
 
 impl Entry {
@@ -220,7 +233,9 @@ impl Entry {
     /// When it happened, where it says so.
     pub fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Accepted { at, .. } | Self::Cut { at, .. } | Self::Spread { at, .. } => Some(*at),
+            Self::Accepted { at, .. } | Self::Cut { at, .. } | Self::Spread { at, .. } | Self::Retained { at, .. } => {
+                Some(*at)
+            }
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
             Self::Ended { state, .. } => number::split(state).1,
             Self::Opened { .. }
@@ -305,6 +320,10 @@ impl Entry {
                 numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
             }
             Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
+            Self::Retained { phase, upto, removed, at } => {
+                numbers(bytes, &[13, number::phase_number(*phase).into(), *upto, *removed]);
+                pack::time(bytes, *at);
+            }
         }
     }
 
@@ -340,6 +359,12 @@ impl Entry {
                 state: number::stored_job_state(rest.small()?)?,
             },
             12 => Self::Purged { tenant: TenantId::from_raw(rest.number()?), upto: rest.number()? },
+            13 => Self::Retained {
+                phase: number::stored_phase(rest.small()?)?,
+                upto: rest.number()?,
+                removed: rest.number()?,
+                at: rest.time()?,
+            },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
         };
         rest.end()?;

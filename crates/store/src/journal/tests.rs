@@ -9,7 +9,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::*;
-use crate::row::{Attempt, EndpointStatus, JobState, PauseScope};
+use crate::row::{Attempt, EndpointStatus, JobState, PauseScope, RetentionPhase};
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
@@ -79,6 +79,7 @@ fn every_kind() -> Vec<Entry> {
         },
         Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
         Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
+        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, at: at(7) },
     ]
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::DeliveryId;
+use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::state::State;
 
 use super::Memory;
@@ -65,6 +65,18 @@ impl DeadLetters {
         let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get_mut(number));
         if let Some(letter) = letter {
             letter.replayed_as = Some(as_id);
+        }
+    }
+
+    /// Whether a letter needs this payload.
+    pub(super) fn has_message(&self, message: MessageId) -> bool {
+        self.letters.values().any(|letter| letter.message == message)
+    }
+
+    /// Forgets a delivery's letter.
+    pub(super) fn let_go(&mut self, delivery: DeliveryId) {
+        if let Some(number) = self.by_delivery.get(&delivery).copied() {
+            self.remove(number);
         }
     }
 

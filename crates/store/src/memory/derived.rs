@@ -15,6 +15,8 @@ impl Memory {
         let nobody = TenantId::from_raw(0);
         let owner = |lane: LaneId| self.endpoints.get(&lane.endpoint()).map_or(nobody, |endpoint| endpoint.tenant);
         self.happened.iter().flatten().for_each(|entry| derived.add(entry, owner));
+        derived.deliveries.retain(|(_, id)| !self.gone.deliveries.contains(id));
+        derived.names.retain(|(_, _, id)| !self.gone.messages.contains(id));
         derived
     }
 

@@ -43,6 +43,31 @@ impl Jobs {
         }
     }
 
+    /// Whether a message still gets deliveries.
+    pub(super) fn is_fanning_out(&self, id: JobId) -> bool {
+        let job = self.jobs.get(&id).filter(|job| matches!(job.kind, JobKind::FanOut(_)));
+        job.is_some_and(|job| matches!(job.state, JobState::Running | JobState::Paused))
+    }
+
+    /// Forgets what a delivery's next life was.
+    pub(super) fn forget_life(&mut self, old: DeliveryId) {
+        if let Some(new) = self.lives.remove(&old) {
+            self.before.remove(&new);
+        }
+    }
+
+    /// Forgets jobs that ended and were asked for then or before.
+    pub(super) fn let_go(&mut self, old: Timestamp) -> (usize, u64) {
+        let has_ended = |job: &&Job| matches!(job.state, JobState::Done | JobState::Cancelled);
+        let past: Vec<JobId> =
+            self.jobs.values().filter(|job| job.at <= old).filter(has_ended).map(|job| job.id).collect();
+        for id in &past {
+            self.jobs.remove(id);
+            self.listed.remove(id);
+        }
+        (past.len(), past.last().map_or(0, |id| id.raw()))
+    }
+
     /// Notes that a delivery follows others of its message, or begins a range.
     fn list(&mut self, message: MessageId, id: DeliveryId) {
         let last = self.chunks.range_mut((message, DeliveryId::from_raw(0))..=(message, id)).next_back();

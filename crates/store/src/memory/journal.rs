@@ -30,6 +30,7 @@ impl Memory {
             head = Head::behind(&row);
             row
         });
+        let after = after.max(self.gone.journal);
         rows.filter(|row| row.number > after).take(limit as usize).collect()
     }
 }

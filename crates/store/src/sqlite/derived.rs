@@ -269,7 +269,7 @@ fn merged(known: Vec<u64>, new: impl Iterator<Item = u64>, order: ListOrder, aft
     all
 }
 
-fn kind_number(kind: NameKind) -> u8 {
+pub(super) fn kind_number(kind: NameKind) -> u8 {
     match kind {
         NameKind::Subject => 0,
         NameKind::Correlation => 1,

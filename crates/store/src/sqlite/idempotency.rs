@@ -41,7 +41,6 @@ pub(super) fn once(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::R
 }
 
 /// Forgets at most `limit` keys of days before this one; says how many.
-#[cfg_attr(not(test), expect(dead_code, reason = "retention will call it"))]
 pub(super) fn forget_before(conn: &Connection, day: Day, limit: u32) -> rusqlite::Result<usize> {
     conn.prepare_cached(FORGET)?.execute((day.0, limit))
 }

@@ -111,7 +111,7 @@ pub(super) fn message(conn: &Connection, id: MessageId) -> Result<Option<Arc<Mes
 }
 
 /// What a cut or a TTL makes of a pending delivery's state, before its row says so.
-fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<State, StoreError> {
+pub(super) fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<State, StoreError> {
     if let Some(end) = cut_end(conn, delivery)? {
         return Ok(end);
     }

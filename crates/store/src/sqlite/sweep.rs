@@ -13,7 +13,7 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use rusqlite::{Connection, Params, Row};
+use rusqlite::{CachedStatement, Connection, Params, Row};
 
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
 use super::dead_letter::Files;
@@ -174,9 +174,7 @@ fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Res
 /// Ends what a look has found and is still so; says which.
 pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("sweep deliveries");
-    let mut remove = conn.prepare_cached("DELETE FROM delivery WHERE id = ?1").map_err(&doing)?;
-    let mut outcome = conn.prepare_cached(OUTCOME).map_err(&doing)?;
-    let mut files = Files::prepare(conn).map_err(&doing)?;
+    let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
     let mut cuts: BTreeMap<Scope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
     let mut ended = Vec::with_capacity(found.rows.len());
     for (id, why) in &found.rows {
@@ -196,17 +194,37 @@ pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Re
         };
         let Some(end) = end else { continue };
         delivery.state = end;
-        remove.execute([key(id.0)]).map_err(&doing)?;
-        bind_delivery(&mut outcome, &delivery)
-            .and_then(|()| bind_attempt(&mut outcome, DELIVERY_COLUMNS + 1, None))
-            .and_then(|()| outcome.raw_execute())
-            .map_err(&doing)?;
-        files.file(&delivery).map_err(&doing)?;
+        write_off.end(&delivery).map_err(&doing)?;
         ended.push(delivery);
     }
     ended.sort_unstable_by_key(|delivery| delivery.id);
     ended.iter().for_each(|delivery| entries.push(&Entry::ended(delivery, None)));
     Ok(ended.iter().map(|delivery| delivery.id).collect())
+}
+
+/// Turns pending rows into outcomes, without an attempt.
+pub(super) struct WriteOff<'c> {
+    remove: CachedStatement<'c>,
+    outcome: CachedStatement<'c>,
+    files: Files<'c>,
+}
+
+impl<'c> WriteOff<'c> {
+    pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            remove: conn.prepare_cached("DELETE FROM delivery WHERE id = ?1")?,
+            outcome: conn.prepare_cached(OUTCOME)?,
+            files: Files::prepare(conn)?,
+        })
+    }
+
+    pub(super) fn end(&mut self, delivery: &Delivery) -> rusqlite::Result<()> {
+        self.remove.execute([key(delivery.id.0)])?;
+        bind_delivery(&mut self.outcome, delivery)?;
+        bind_attempt(&mut self.outcome, DELIVERY_COLUMNS + 1, None)?;
+        self.outcome.raw_execute()?;
+        self.files.file(delivery)
+    }
 }
 
 fn over(delivery: &Delivery, now: Timestamp) -> Option<State> {

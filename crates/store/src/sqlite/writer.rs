@@ -628,7 +628,11 @@ fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arr
                 arrivals.give_back(room - stays);
                 if stays > 0 {
                     let made = chunk.deliveries.into_iter();
-                    accepted.extend(made.map(|spread| Arrival { new: spread.new, message: spread.message, superseded: Vec::new() }));
+                    accepted.extend(made.map(|spread| Arrival {
+                        new: spread.new,
+                        message: spread.message,
+                        superseded: Vec::new(),
+                    }));
                 }
                 spreads.push((reply, refusal.map_or(Ok(chunked), Err)));
             }

@@ -5,6 +5,7 @@
 mod folder;
 mod histories;
 mod refused;
+mod space;
 
 use tempfile::TempDir;
 

@@ -26,6 +26,7 @@ use posthaste_store::{
     Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use posthaste_store::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use posthaste_store::{Retained, Retention, RetentionStep};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -608,5 +609,15 @@ impl Store for Slow {
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
         self.slowly(|memory| memory.sweep_dead_letters(session)).await
+    }
+
+    async fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> Result<Retained, StoreError> {
+        self.slowly(|memory| memory.retain(session, retention, now, step)).await
     }
 }

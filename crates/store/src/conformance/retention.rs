@@ -1,0 +1,157 @@
+//! What was kept for long enough goes; what somebody needs stays.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::{Delivery, Expiry};
+use posthaste_core::id::{Key, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
+use crate::Store;
+use crate::journal::{Entry, JournalRow};
+use crate::row::{
+    DeadLetterFilter, JobState, ListOrder, NewReplay, RETENTION_STEP_MAX, ReplayWhat, Retention, RetentionPhase,
+    RetentionStep,
+};
+
+fn days(days: u64) -> Timestamp {
+    NOW + Duration::from_secs(days * 24 * 60 * 60)
+}
+
+impl<S: Store> Case<S> {
+    /// A whole run; how many rows were removed, moved or ended.
+    async fn retain(&self, now: Timestamp) -> u64 {
+        let mut step = Some(RetentionStep::START);
+        let mut removed = 0;
+        while let Some(next) = step {
+            let retained = self.store.retain(self.session(), Retention::default(), now, next).await;
+            let retained = self.done("retain", retained);
+            removed += retained.removed;
+            step = retained.next;
+        }
+        removed
+    }
+
+    async fn has_message(&self, delivery: &Delivery) -> bool {
+        self.done("message", self.store.message(delivery.message).await).is_some()
+    }
+
+    async fn is_shown(&self, delivery: &Delivery) -> bool {
+        self.done("delivery", self.store.delivery(delivery.id, NOW).await).is_some()
+    }
+
+    async fn end(&self, delivery: &Delivery, state: State) {
+        self.settle_done(self.attempted(delivery, state, Cause::NotFound)).await;
+    }
+
+    async fn letters(&self) -> usize {
+        let filter = DeadLetterFilter::of(TenantId::from_raw(9));
+        let page = self.store.dead_letters(filter, ListOrder::NewestFirst, None, MANY).await;
+        self.done("dead letters", page).letters.len()
+    }
+}
+
+pub(super) async fn a_finished_payload_goes_after_a_week_and_its_history_after_a_month<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Ok))
+        .await;
+    let tried = case.shown(delivery.id, NOW).await.delivery;
+    case.end(&tried, State::Delivered { at: days(1) }).await;
+    case.same("nothing yet", case.retain(days(6)).await, 0);
+    case.check(case.has_message(&delivery).await, "it is kept for a week");
+    case.same("the payload", case.retain(days(8)).await, 1);
+    case.check(!case.has_message(&delivery).await, "the payload is gone");
+    case.same("the history stays", case.shown(delivery.id, NOW).await.attempts.len(), 2);
+    case.same("nothing more", case.retain(days(30)).await, 0);
+    case.check(case.retain(days(31)).await > 0, "a month after its end");
+    case.check(!case.is_shown(&delivery).await, "the history is gone");
+}
+
+pub(super) async fn a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it<S: Store>(case: &Case<S>) {
+    let waiting = case.accept_one(Draft::to(1).spilled()).await;
+    let dead = case.accept_one(Draft::to(2)).await;
+    case.end(&dead, State::Dead { at: days(5), cause: Cause::NotFound }).await;
+    let before = case.done("message", case.store.message(dead.message).await);
+    case.retain(days(8)).await;
+    case.same("byte for byte", case.done("message", case.store.message(dead.message).await), before);
+    case.check(case.has_message(&waiting).await, "it can still be sent");
+    case.end(&waiting, State::Delivered { at: days(9) }).await;
+    case.retain(days(10)).await;
+    case.check(!case.has_message(&waiting).await, "nobody needs it any more");
+    case.check(case.has_message(&dead).await, "a dead letter does");
+    case.retain(days(36)).await;
+    case.same("the letter is gone", case.letters().await, 0);
+    case.check(!case.has_message(&dead).await, "and so is its payload");
+    case.check(!case.is_shown(&dead).await, "and its history");
+}
+
+pub(super) async fn what_waited_for_a_month_is_given_up<S: Store>(case: &Case<S>) {
+    let waiting = case.accept_one(Draft::to(1).spilled()).await;
+    let cut = case.accept_one(Draft::to(2)).await;
+    let over = case.accept_one(Draft { expiry: Expiry::At(after(50)), ..Draft::to(3) }).await;
+    let sent = case.accept_one(Draft { ack_within: Some(Duration::from_secs(1)), ..Draft::to(4) }).await;
+    let awaits = State::AwaitingAck { until: days(40) };
+    case.settle_done(case.attempted(&sent, awaits, Cause::Ok)).await;
+    case.cut(Scope::Lane(lane_id(2)), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    case.retain(days(29)).await;
+    case.check(case.pending(waiting.id).await.is_some(), "a month is not over");
+    case.retain(days(31)).await;
+    case.same("given up", case.state(waiting.id).await, State::Dead { at: days(31), cause: Cause::Retention });
+    case.same("as a dead letter", case.letters().await, 1);
+    case.check(case.has_message(&waiting).await, "which can be replayed");
+    for other in [cut.id, over.id, sent.id] {
+        case.check(case.pending(other).await.is_some(), "what ended otherwise is left to its sweep");
+    }
+    case.same("still awaited", case.state(sent.id).await, awaits);
+}
+
+pub(super) async fn a_run_goes_in_small_steps<S: Store>(case: &Case<S>) {
+    let count = RETENTION_STEP_MAX as usize * 2 + 7;
+    let messages = (0..count).map(|_| case.message(&[])).collect();
+    _ = case.done("accept", case.store.accept(case.session(), messages).await);
+    let mut removed = 0;
+    let mut step = Some(RetentionStep::START);
+    while let Some(next) = step {
+        let retained =
+            case.done("retain", case.store.retain(case.session(), Retention::default(), days(8), next).await);
+        removed += retained.removed;
+        step = retained.next;
+    }
+    case.same("all of them", removed, count as u64);
+}
+
+pub(super) async fn ended_jobs_go_and_running_ones_stay<S: Store>(case: &Case<S>) {
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
+        let what = ReplayWhat::Listed(Vec::new());
+        let replay = NewReplay { id, tenant: TenantId::from_raw(9), at: NOW, what, per_second: None };
+        case.done("replay", case.store.start_replay(case.session(), replay).await);
+        ids.push(id);
+    }
+    let ended = case.store.change_job(case.session(), ids[0], JobState::Cancelled).await;
+    case.check(case.done("change", ended), "cancelled");
+    case.retain(days(31)).await;
+    case.same("gone", case.done("job", case.store.job(ids[0]).await), None);
+    case.check(case.done("job", case.store.job(ids[1]).await).is_some(), "it still runs");
+}
+
+pub(super) async fn what_goes_is_told_in_the_journal<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    case.end(&delivery, State::Delivered { at: after(1) }).await;
+    case.retain(days(399)).await;
+    let rows = case.done("journal", case.store.journal(0, MANY).await);
+    let told: Vec<RetentionPhase> = rows
+        .iter()
+        .flat_map(JournalRow::entries)
+        .filter_map(|entry| match case.done("entry", entry) {
+            Entry::Retained { phase, .. } => Some(phase),
+            _ => None,
+        })
+        .collect();
+    case.same("what went", told, vec![RetentionPhase::Messages, RetentionPhase::History]);
+    case.same("from the first row", rows.first().map(|row| row.number), Some(1));
+}

@@ -220,7 +220,7 @@ pub struct Queue {
     /// Lanes that may want a page, in turn.
     hungry: VecDeque<u32>,
     /// New rows that pages under way may bring.
-    asked: usize,
+    rows_to_come: usize,
     /// Where the next look for rows to spill begins.
     shed_from: u32,
     /// When a look at every lane did not make enough room, and nothing was held since.

@@ -301,14 +301,14 @@ impl Dispatch {
     fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
         match reply {
             Reply::Settled(results) => self.settled(now, &results, effects),
-            Reply::Paged(query, asked, page) => self.paged(now, query, asked, page, effects),
+            Reply::Paged(query, as_of, page) => self.paged(now, query, as_of, page, effects),
             Reply::Spilled(sheds) => {
                 for shed in sheds {
                     self.queue.spilled(shed.lane, shed.tier, shed.delivery);
                     self.ask_for(shed.lane);
                 }
             }
-            Reply::Lanes(asked, found) => self.lanes_found(now, asked, &found, effects),
+            Reply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
             Reply::Cut { scope, ticket, ended, in_flight } => {
                 self.sweeper.durable(scope, now);
                 if let Some(ticket) = ticket {

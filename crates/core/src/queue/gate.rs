@@ -100,13 +100,13 @@ impl Queue {
     pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
         let index = self.lane(lane);
         let holds = self.lane_mut(index).holds_mut();
-        let longer = match (holds.asked.map(|held| held.until), hold.until) {
+        let longer = match (holds.by_answer.map(|held| held.until), hold.until) {
             (Some(None), _) => false,
-            (Some(Some(held)), Some(asked)) => asked > held,
+            (Some(Some(held)), Some(until)) => until > held,
             _ => true,
         };
         if longer {
-            holds.asked = Some(hold);
+            holds.by_answer = Some(hold);
             self.shed_in_vain = None;
             if let Some(until) = hold.until {
                 self.timers.set(until, Timer::Lane(lane));

@@ -145,22 +145,22 @@ pub(super) struct Lane {
     /// Whether it stands in line for a page.
     pub(super) hungry: bool,
     /// New rows that pages under way may bring.
-    pub(super) asked: u16,
+    pub(super) rows_to_come: u16,
     ready: [Ready; 3],
 }
 
 /// Why a whole lane waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holds {
-    /// What the receiver asked for, or a credential's fault.
-    pub(super) asked: Option<Hold>,
+    /// What an answer asked for, or a credential's fault.
+    pub(super) by_answer: Option<Hold>,
     /// Somebody's word.
     pub(super) paused: Option<Hold>,
 }
 
 impl Holds {
     fn holding(&self, now: Timestamp) -> Option<Hold> {
-        self.paused.filter(|hold| hold.holds(now)).or(self.asked.filter(|hold| hold.holds(now)))
+        self.paused.filter(|hold| hold.holds(now)).or(self.by_answer.filter(|hold| hold.holds(now)))
     }
 }
 
@@ -198,7 +198,7 @@ impl Lane {
             old_pages: 0,
             in_ring: [false; 3],
             hungry: false,
-            asked: 0,
+            rows_to_come: 0,
             ready: Default::default(),
         }
     }
@@ -276,15 +276,15 @@ impl Lane {
     pub(super) fn release(&mut self, now: Timestamp) {
         let Some(holds) = &mut self.holds else { return };
         holds.paused = holds.paused.filter(|hold| hold.holds(now));
-        holds.asked = holds.asked.filter(|hold| hold.holds(now));
-        if holds.paused.is_none() && holds.asked.is_none() {
+        holds.by_answer = holds.by_answer.filter(|hold| hold.holds(now));
+        if holds.paused.is_none() && holds.by_answer.is_none() {
             self.holds = None;
         }
     }
 
     /// Whether one of its holds ends then.
     pub(super) fn hold_ends(&self, at: Timestamp) -> bool {
-        let holds = self.holds.iter().flat_map(|holds| [holds.asked, holds.paused]).flatten();
+        let holds = self.holds.iter().flat_map(|holds| [holds.by_answer, holds.paused]).flatten();
         holds.into_iter().any(|hold| hold.until == Some(at))
     }
 

@@ -149,7 +149,7 @@ impl Queue {
     /// A page is always the first rows of its queue: those the window knows are passed over, so
     /// no cursor can lose a row that was committed late.
     pub fn next_page(&mut self, now: Timestamp) -> Option<PageWanted> {
-        while self.items.len() + self.asked < self.limits.window {
+        while self.items.len() + self.rows_to_come < self.limits.window {
             let index = self.hungry.pop_front()?;
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             lane.hungry = false;
@@ -181,8 +181,8 @@ impl Queue {
             let wanted = more && entry.kept == [0; 3] && !entry.overflow[0].paging;
             return wanted.then(|| {
                 entry.overflow[0].paging = true;
-                entry.asked += 1;
-                self.asked += 1;
+                entry.rows_to_come += 1;
+                self.rows_to_come += 1;
                 PageWanted { lane, tier: Tier::ALL[0], order, span: Span::ALL, limit: 1 }
             });
         }
@@ -195,9 +195,10 @@ impl Queue {
                 let overflow = entry.overflow(part, tier);
                 if overflow.more && !overflow.paging && has_room {
                     overflow.paging = true;
-                    let new = u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX).min(u16::MAX - entry.asked);
-                    entry.asked += new;
-                    self.asked += usize::from(new);
+                    let new =
+                        u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX).min(u16::MAX - entry.rows_to_come);
+                    entry.rows_to_come += new;
+                    self.rows_to_come += usize::from(new);
                     let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
                     return Some(PageWanted { lane, tier, order, span, limit: kept + u32::from(new) });
                 }
@@ -243,9 +244,9 @@ impl Queue {
     fn page_came(&mut self, index: u32) {
         let lane = self.lane_mut(index);
         let pages = u16::from(lane.pages_under_way()).max(1);
-        let back = lane.asked / pages;
-        lane.asked -= back;
-        self.asked -= usize::from(back);
+        let back = lane.rows_to_come / pages;
+        lane.rows_to_come -= back;
+        self.rows_to_come -= usize::from(back);
     }
 
     /// Rows to write as spilled because the window is nearly full: what waits in held lanes makes

@@ -132,18 +132,18 @@ impl Dispatch {
         &mut self,
         now: Timestamp,
         id: DeliveryId,
-        asked: Departure,
+        as_of: Departure,
         page: Page,
         effects: &mut Vec<Effect>,
     ) {
         let row = page.rows.into_iter().next();
         if !self.receipts.contains_key(&id) {
             if let Some(row) = row {
-                self.take_in(now, row, asked);
+                self.take_in(now, row, as_of);
             }
             return;
         }
-        if self.queue.knows(id) || self.is_older(id, asked) {
+        if self.queue.knows(id) || self.is_older(id, as_of) {
             // It came into the window by another page meanwhile, and may have left it again.
             return self.receipts_again(now, id, effects);
         }

@@ -17,7 +17,7 @@ use super::{Departure, PauseNumber};
 pub enum Call {
     /// Record outcomes.
     Settle(Vec<Settlement>),
-    /// Read rows, at most this many; asked for after this departure.
+    /// Read rows, at most this many, as of this departure: the last one before the page was asked for.
     Page(Query, u32, Departure),
     /// Move rows behind the window.
     Spill(Vec<Shed>),
@@ -42,7 +42,7 @@ pub enum Call {
 pub enum Reply {
     /// For each settlement, in order.
     Settled(Vec<Settled>),
-    /// The rows, as they were at some time after this departure.
+    /// The rows as of this departure, or later.
     Paged(Query, Departure, Page),
     /// They are behind the window.
     Spilled(Vec<Shed>),
@@ -77,7 +77,7 @@ pub enum Reply {
 pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
     Ok(match call {
         Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
-        Call::Page(query, limit, asked) => Reply::Paged(query, asked, store.page(query, limit).await?),
+        Call::Page(query, limit, as_of) => Reply::Paged(query, as_of, store.page(query, limit).await?),
         Call::Spill(sheds) => {
             store.spill(session, ids(&sheds)).await?;
             Reply::Spilled(sheds)

@@ -70,14 +70,14 @@ impl Dispatch {
         &mut self,
         now: Timestamp,
         query: Query,
-        asked: Departure,
+        as_of: Departure,
         page: Page,
         effects: &mut Vec<Effect>,
     ) {
         match query {
             Query::Left { before, .. } => {
                 for row in page.rows {
-                    self.take_in(now, row, asked);
+                    self.take_in(now, row, as_of);
                 }
                 if page.more {
                     self.read(Query::Left { after: page.looked, before }, LEFT_PAGE, effects);
@@ -86,27 +86,27 @@ impl Dispatch {
             Query::Delayed { .. } => {
                 self.late.paged(now, &page);
                 for row in page.rows {
-                    self.take_in(now, row, asked);
+                    self.take_in(now, row, as_of);
                 }
             }
             Query::Spilled { lane, tier, span, .. } => {
                 let mut more = page.more;
                 for row in page.rows {
-                    more |= !self.take_in(now, row, asked);
+                    more |= !self.take_in(now, row, as_of);
                 }
                 self.queue.paged(now, lane, tier, span, more);
             }
-            Query::One(id) => self.one_row(now, id, asked, page, effects),
+            Query::One(id) => self.one_row(now, id, as_of, page, effects),
         }
-        self.page_came(asked);
+        self.page_came(as_of);
     }
 
     /// Forgets departures that every page still under way knows of.
-    fn page_came(&mut self, asked: Departure) {
-        if let Some(count) = self.pages.get_mut(&asked) {
+    fn page_came(&mut self, as_of: Departure) {
+        if let Some(count) = self.pages.get_mut(&as_of) {
             *count -= 1;
             if *count == 0 {
-                self.pages.remove(&asked);
+                self.pages.remove(&as_of);
             }
         }
         match self.pages.first_key_value() {
@@ -121,9 +121,9 @@ impl Dispatch {
 
     /// Lets a row into the window, unless the page is older than what is known of it. `false`
     /// when the row must be looked at again.
-    pub(super) fn take_in(&mut self, now: Timestamp, row: Row, asked: Departure) -> bool {
+    pub(super) fn take_in(&mut self, now: Timestamp, row: Row, as_of: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
-        if self.is_older(id, asked) {
+        if self.is_older(id, as_of) {
             if row.place == Place::Delayed {
                 self.late.notice(row.delivery.state.due().unwrap_or(now), id);
             }
@@ -144,8 +144,8 @@ impl Dispatch {
     }
 
     /// Whether a row of a page may be older than what was last known of its delivery.
-    pub(super) fn is_older(&self, id: DeliveryId, asked: Departure) -> bool {
-        self.departed.get(&id).is_some_and(|departed| *departed > asked)
+    pub(super) fn is_older(&self, id: DeliveryId, as_of: Departure) -> bool {
+        self.departed.get(&id).is_some_and(|departed| *departed > as_of)
     }
 
     /// Lets one in, or moves it behind the window: what nobody indexes must not be forgotten.
@@ -171,7 +171,7 @@ impl Dispatch {
     pub(super) fn lanes_found(
         &mut self,
         now: Timestamp,
-        asked: Vec<LaneId>,
+        wanted: Vec<LaneId>,
         found: &[Arc<LaneSettings>],
         effects: &mut Vec<Effect>,
     ) {
@@ -179,7 +179,7 @@ impl Dispatch {
             self.queue.set_lane(now, settings);
             self.queue.forget_idle_lane(settings.lane, now);
         }
-        for lane in asked {
+        for lane in wanted {
             self.lanes_asked.remove(&lane);
             // A lane without an endpoint has nowhere to send to.
             if !found.iter().any(|settings| settings.lane == lane) {

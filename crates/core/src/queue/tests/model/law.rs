@@ -272,7 +272,7 @@ impl Model {
         assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lane_index.is_empty(), "{queue:?}");
         assert!(queue.lanes.len() == 0 && queue.over.is_empty() && queue.unacknowledged.is_empty());
         assert!(
-            queue.asked == 0
+            queue.rows_to_come == 0
                 && queue.recording.len() == 0
                 && queue.paused_tenants.is_empty()
                 && queue.wake_at().is_none(),

@@ -13,7 +13,7 @@ use crate::id::{CredentialId, OriginId, RegionId};
 /// Whether destinations are treated with care. Off means naive retries: what a simulation compares
 /// with, never what a server runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gates {
+pub enum Care {
     /// Breakers, paced recovery, adaptive concurrency, retry budgets, slices.
     #[default]
     On,
@@ -21,7 +21,7 @@ pub enum Gates {
     Off,
 }
 
-/// A gate that several lanes go through.
+/// A gate that several lanes go through. What holds there is its breaker or its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SharedGate {
     /// The same scheme, host and port.

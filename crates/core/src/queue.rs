@@ -8,11 +8,11 @@
 //! [`Queue::recorded`] said that it is durable. Driven by the engine's `dispatch`.
 
 mod answer;
+mod bar;
 mod breakers;
+mod destination;
 mod drain;
 mod explain;
-mod flow;
-mod gate;
 mod items;
 mod lane;
 mod marks;
@@ -39,7 +39,7 @@ use crate::cut::{self, Cuts};
 use crate::delivery::{self, Decision, Delivery, Verdict};
 use crate::dice::Roll;
 use crate::flow::breaker::Pass;
-use crate::flow::{Gates, SharedGate};
+use crate::flow::{Care, SharedGate};
 use crate::hold::Hold;
 use crate::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
 use crate::id_map::IdMap;
@@ -48,7 +48,7 @@ use crate::slots::Slots;
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
-use flow::Flow;
+use destination::Destination;
 use items::Items;
 use lane::Lane;
 use marks::Marks;
@@ -105,12 +105,12 @@ pub struct Limits {
     /// Deliveries in memory, over all queues.
     pub window: usize,
     /// Whether destinations are treated with care.
-    pub gates: Gates,
+    pub care: Care,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 1_024, per_queue: 256, window: 65_536, gates: Gates::On }
+        Self { slots: 1_024, per_queue: 256, window: 65_536, care: Care::On }
     }
 }
 
@@ -274,9 +274,9 @@ impl Queue {
     }
 
     fn take_turn(&mut self, now: Timestamp) -> Option<Taken> {
-        let cap = match self.limits.gates {
-            Gates::On => (self.limits.slots / 2).max(TENANT_SLOTS_LEAST),
-            Gates::Off => u32::MAX,
+        let cap = match self.limits.care {
+            Care::On => (self.limits.slots / 2).max(TENANT_SLOTS_LEAST),
+            Care::Off => u32::MAX,
         };
         let slots = self.limits.slots;
         let lowest = if slots >= LOWEST_TIER_PART { slots.div_ceil(LOWEST_TIER_PART) } else { 0 };
@@ -301,7 +301,7 @@ impl Queue {
         let mut decision = delivery::settle(&item.delivery, verdict, &settings.policy, now, roll);
         let lane = item.delivery.lane;
         let spent = decision.attempts > item.delivery.attempts;
-        if verdict.class == Class::Credential && settings.credential().is_some() && self.limits.gates == Gates::On {
+        if verdict.class == Class::Credential && settings.credential().is_some() && self.limits.care == Care::On {
             // Everything behind the credential is held, not this lane alone.
             decision.lane_hold = None;
         }
@@ -330,7 +330,7 @@ impl Queue {
     /// Retries of the lower tiers leave together with others for the same destination (G2).
     fn slice(&self, decision: &mut Decision, id: DeliveryId, now: Timestamp) {
         let State::Retry { due, cause } = decision.state else { return };
-        if self.limits.gates == Gates::Off {
+        if self.limits.care == Care::Off {
             return;
         }
         let delivery = &self.items[&id].delivery;
@@ -519,7 +519,7 @@ impl Queue {
                         let lane = self.lane_mut(index);
                         lane.release(now);
                         lane.wakes_at = Timestamp::MAX;
-                        self.tidy_flow(index, now);
+                        self.tidy_destination(index, now);
                         self.ring_lane(index, now);
                         self.drop_if_idle(index, now);
                     }
@@ -537,8 +537,8 @@ impl Queue {
         for index in 0..self.lanes.bound() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             let settings = lane.settings.clone();
-            if let Some(flow) = &mut lane.flow {
-                flow.catch_up(settings.as_deref(), now);
+            if let Some(destination) = &mut lane.destination {
+                destination.catch_up(settings.as_deref(), now);
             }
         }
         self.catch_up_shared(now);
@@ -649,17 +649,17 @@ impl Queue {
     /// whether that is slow.
     fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
         let first_try = self.items[&id].delivery.attempts == 0;
-        let gates = self.limits.gates;
+        let care = self.limits.care;
         let lane = self.lane_mut(index);
         lane.in_flight += 1;
         let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
-        if lane.flow.is_none() && (gates == Gates::On || settings.rate().is_some()) {
-            lane.flow = Some(Box::new(Flow::new(settings, gates, now)));
+        if lane.destination.is_none() && (care == Care::On || settings.rate().is_some()) {
+            lane.destination = Some(Box::new(Destination::new(settings, care, now)));
         }
-        let Some(flow) = lane.flow.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
-        flow.retries.remove(&id);
-        let pass = flow.start(settings, first_try, now);
-        (pass, flow.concurrency.latency(), flow.concurrency.is_slow())
+        let Some(destination) = lane.destination.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
+        destination.retries.remove(&id);
+        let pass = destination.start(settings, first_try, now);
+        (pass, destination.concurrency.latency(), destination.concurrency.is_slow())
     }
 
     /// An attempt is over: its slots are free again.
@@ -676,8 +676,8 @@ impl Queue {
         let index = self.items[&id].lane;
         let lane = self.lane_mut(index);
         if let Some(settings) = lane.settings.clone() {
-            if let Some(flow) = &mut lane.flow {
-                flow.put_back(&settings, flight.generation);
+            if let Some(destination) = &mut lane.destination {
+                destination.put_back(&settings, flight.generation);
             }
             self.put_back_shared(&flight.shared, now);
         }
@@ -706,8 +706,8 @@ impl Queue {
             return false;
         }
         let index = self.items[&id].lane;
-        let flow = self.lane_mut(index).flow.as_mut();
-        flow.is_some_and(|flow| flow.is_troubled(now) && flow.keep_retry(id))
+        let destination = self.lane_mut(index).destination.as_mut();
+        destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
     }
 
     /// Takes over a decision; from here on it is being recorded.

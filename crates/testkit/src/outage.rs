@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use posthaste_core::flow::Gates;
+use posthaste_core::flow::Care;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, Limits};
@@ -126,7 +126,7 @@ pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + S
 pub struct Sender {
     /// What is set for the receiver's lane, the retry policy among it.
     pub lane: Arc<LaneSettings>,
-    /// The bounds of the window, and its gates.
+    /// The bounds of the window, and whether receivers are treated with care.
     pub limits: Limits,
 }
 
@@ -140,7 +140,7 @@ impl Sender {
     /// Bare retries: nothing but this policy decides when a message is sent.
     pub fn bare(policy: Policy) -> Self {
         let lane = LaneSettings { max_in_flight: u16::MAX, ..lane(policy) };
-        let limits = Limits { slots: 1_000_000, per_queue: 1_000_000, window: 4_000_000, gates: Gates::Off };
+        let limits = Limits { slots: 1_000_000, per_queue: 1_000_000, window: 4_000_000, care: Care::Off };
         Self { lane: Arc::new(lane), limits }
     }
 }

@@ -2,7 +2,7 @@
 //! the next request may go. *Closed* lets everything through, *open* nothing, *half-open* one probe
 //! at a time.
 //!
-//! Whoever sends asks [`Breaker::gate`] first, calls [`Breaker::start`] when something is really sent,
+//! Whoever sends asks [`Breaker::lets_through`] first, calls [`Breaker::start`] when something is really sent,
 //! and brings the pass's generation back with [`Breaker::answered`], or with [`Breaker::put_back`]
 //! when it was not sent after all. What an answer means is `signal.rs`; the sliding window is
 //! `window.rs`. Which breakers a lane has is the queue's business.
@@ -90,15 +90,15 @@ pub enum Standing {
     },
 }
 
-/// What a breaker says to the next request.
+/// What a breaker lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// It may go, and so may others.
-    Free,
-    /// It may go, alone.
+pub enum LetsThrough {
+    /// The next request may go, and so may others.
+    All,
+    /// The next request may go, alone.
     Probe,
-    /// It waits.
-    Held {
+    /// The next request waits.
+    Nothing {
         /// Until when; `None` while a probe is under way, or until somebody ends it.
         until: Option<Timestamp>,
     },
@@ -116,7 +116,7 @@ pub struct Pass {
 impl Pass {
     /// What a new breaker gives: for requests sent before there was one.
     pub const FIRST: Self = Self { generation: 1, probe: false };
-    /// For a request sent in spite of the gate: no generation is this, so its answer counts for
+    /// For a request sent in spite of the breaker: no generation is this, so its answer counts for
     /// nothing.
     const UNCOUNTED: Self = Self { generation: 0, probe: false };
 }
@@ -254,13 +254,13 @@ impl Breaker {
         }
     }
 
-    /// Whether the next request may go.
-    pub fn gate(&self, now: Timestamp) -> Gate {
+    /// What it lets through now.
+    pub fn lets_through(&self, now: Timestamp) -> LetsThrough {
         match self.standing(now) {
-            Standing::Closed => Gate::Free,
-            Standing::Open { until, .. } => Gate::Held { until },
-            Standing::HalfOpen { probing: false, .. } => Gate::Probe,
-            Standing::HalfOpen { probing: true, .. } => Gate::Held { until: None },
+            Standing::Closed => LetsThrough::All,
+            Standing::Open { until, .. } => LetsThrough::Nothing { until },
+            Standing::HalfOpen { probing: false, .. } => LetsThrough::Probe,
+            Standing::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
         }
     }
 

@@ -12,7 +12,7 @@ use crate::delivery::Verdict;
 use crate::dice::Roll;
 use crate::flow::breaker::{Answer, Change, Signal, Standing};
 use crate::flow::pace::{self, Pace};
-use crate::flow::{Gates, SharedGate};
+use crate::flow::{Care, SharedGate};
 use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
 use crate::tier::Tier;
@@ -33,7 +33,7 @@ impl Queue {
             retry_after,
             roll,
         };
-        if self.lane_ref(index).flow.as_ref().is_some_and(|flow| flow.is_watched()) {
+        if self.lane_ref(index).destination.as_ref().is_some_and(|destination| destination.is_cared_for()) {
             self.answered_own(
                 index,
                 flight,
@@ -43,11 +43,11 @@ impl Queue {
                 now,
             );
         }
-        if self.limits.gates == Gates::Off {
+        if self.limits.care == Care::Off {
             return;
         }
         for gate in self.answered_shared(settings.lane, &flight.shared, &heard, now) {
-            self.gate_closed(gate, now);
+            self.shared_recovered(gate, now);
         }
     }
 
@@ -62,35 +62,35 @@ impl Queue {
     ) {
         let lane = self.lane_mut(index);
         let in_flight = lane.in_flight + 1;
-        let Some(flow) = lane.flow.as_mut() else { return };
+        let Some(destination) = lane.destination.as_mut() else { return };
         let took = now.since(flight.started);
         let said = match heard.signal {
             Signal::Success => {
-                flow.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
-                if flow.concurrency.latency_holds() { pace::Answer::Well } else { pace::Answer::Slowly }
+                destination.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
+                if destination.concurrency.latency_holds() { pace::Answer::Well } else { pace::Answer::Slowly }
             }
             Signal::Overload => {
-                flow.concurrency.overloaded(now);
+                destination.concurrency.overloaded(now);
                 pace::Answer::TooMuch
             }
             Signal::Failure if is_timeout(verdict.cause) => {
-                flow.concurrency.timed_out(now, took);
+                destination.concurrency.timed_out(now, took);
                 pace::Answer::Nothing
             }
             Signal::Failure | Signal::Neutral => {
-                flow.concurrency.failed(now, took);
+                destination.concurrency.failed(now, took);
                 pace::Answer::Nothing
             }
         };
-        let took_lately = flow.breaker.successes_per_second(now);
-        if heard.signal == Signal::Success && flow.pace.is_none() && !flow.is_troubled(now) {
-            flow.healthy = took_lately;
+        let took_lately = destination.breaker.successes_per_second(now);
+        if heard.signal == Signal::Success && destination.pace.is_none() && !destination.is_troubled(now) {
+            destination.healthy = took_lately;
         }
-        match &mut flow.pace {
+        match &mut destination.pace {
             Some(pace) => pace.answered(now, said),
             // While it is not closed the breaker is all the pace there is.
-            None if said == pace::Answer::TooMuch && flow.breaker.standing(now) == Standing::Closed => {
-                flow.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
+            None if said == pace::Answer::TooMuch && destination.breaker.standing(now) == Standing::Closed => {
+                destination.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
             }
             None => {}
         }
@@ -101,10 +101,10 @@ impl Queue {
             messages_wait: heard.messages_wait,
             retry_after: heard.retry_after,
         };
-        match flow.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
+        match destination.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
             Some(Change::Opened | Change::Reopened) => self.opened(index, now),
             Some(Change::Closed) => self.recovered(index, now),
-            None => self.tidy_flow(index, now),
+            None => self.tidy_destination(index, now),
         }
     }
 
@@ -113,9 +113,9 @@ impl Queue {
         self.restock(index, now);
         let lane = self.lane_mut(index);
         let id = lane.id;
-        let Some(flow) = lane.flow.as_mut() else { return };
-        flow.pace = None;
-        let until = match flow.breaker.standing(now) {
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.pace = None;
+        let until = match destination.breaker.standing(now) {
             Standing::Open { until, .. } => until,
             _ => None,
         };
@@ -132,9 +132,9 @@ impl Queue {
         let lane = self.lane_mut(index);
         let (id, strict) = (lane.id, lane.is_strict());
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
-        let Some(flow) = lane.flow.as_mut() else { return };
-        flow.pace = Some(Pace::recovering(now, flow.healthy));
-        let retries = std::mem::take(&mut flow.retries);
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.pace = Some(Pace::recovering(now, destination.healthy));
+        let retries = std::mem::take(&mut destination.retries);
         if !strict {
             lane.begin_drain(drain);
         }
@@ -146,21 +146,19 @@ impl Queue {
         }
         self.stand_in_line(index);
         self.ring_lane(index, now);
-        self.tidy_flow(index, now);
+        self.tidy_destination(index, now);
     }
 
-    /// A gate that lanes share has closed: each of them recovers at its own pace.
-    pub(super) fn gate_closed(&mut self, gate: SharedGate, now: Timestamp) {
+    /// The breaker of a shared gate has closed: each lane behind it recovers at its own pace.
+    pub(super) fn shared_recovered(&mut self, gate: SharedGate, now: Timestamp) {
         for lane in self.parked_at(gate) {
             let Some(index) = self.lane_index.get(&lane).copied() else { continue };
-            let is_well = self
-                .lane_ref(index)
-                .flow
-                .as_ref()
-                .is_some_and(|flow| flow.breaker.standing(now) == Standing::Closed && flow.pace.is_none());
+            let is_well = self.lane_ref(index).destination.as_ref().is_some_and(|destination| {
+                destination.breaker.standing(now) == Standing::Closed && destination.pace.is_none()
+            });
             if is_well {
-                if let Some(flow) = self.lane_mut(index).flow.as_mut() {
-                    flow.healthy = flow.healthy.max(flow.breaker.successes_per_second(now));
+                if let Some(destination) = self.lane_mut(index).destination.as_mut() {
+                    destination.healthy = destination.healthy.max(destination.breaker.successes_per_second(now));
                 }
                 self.recovered(index, now);
             }
@@ -170,18 +168,18 @@ impl Queue {
 
     /// Ends what has done its work: a pace that held nothing back, a drain that is empty, a budget
     /// of a destination that does not fail any more.
-    pub(super) fn tidy_flow(&mut self, index: u32, now: Timestamp) {
+    pub(super) fn tidy_destination(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_mut(index);
         if lane.drain().is_some_and(Drain::is_empty) {
             lane.end_drain();
         }
         let drains = lane.drain().is_some();
-        let Some(flow) = lane.flow.as_mut() else { return };
-        if !drains && flow.pace.as_ref().is_some_and(|pace| pace.is_over(now)) {
-            flow.pace = None;
+        let Some(destination) = lane.destination.as_mut() else { return };
+        if !drains && destination.pace.as_ref().is_some_and(|pace| pace.is_over(now)) {
+            destination.pace = None;
         }
-        let postpones = flow.postponed.iter().any(|heap| !heap.is_empty());
-        if postpones && !flow.breaker.is_failing(now) {
+        let postpones = destination.postponed.iter().any(|heap| !heap.is_empty());
+        if postpones && !destination.breaker.is_failing(now) {
             self.take_back_postponed(index);
             self.ring_lane(index, now);
         }
@@ -232,19 +230,21 @@ impl Queue {
         let lane = self.lane_mut(index);
         let drains = lane.drain().is_some();
         let strict = lane.is_strict();
-        let Some(flow) = lane.flow.as_mut() else { return true };
-        let applies =
-            !strict && !drains && flow.breaker.standing(now) == Standing::Closed && flow.breaker.is_failing(now);
-        !applies || flow.budget.take(now).is_ok()
+        let Some(destination) = lane.destination.as_mut() else { return true };
+        let applies = !strict
+            && !drains
+            && destination.breaker.standing(now) == Standing::Closed
+            && destination.breaker.is_failing(now);
+        !applies || destination.budget.take(now).is_ok()
     }
 
     /// A retry over the budget waits until there is some again.
     pub(super) fn postpone(&mut self, index: u32, tier: Tier, id: DeliveryId, now: Timestamp) {
         let lane = self.lane_mut(index);
         let rank = lane.ranked(id);
-        let Some(flow) = lane.flow.as_mut() else { return };
-        flow.postponed[tier.index()].push(rank);
-        if let Some(at) = flow.budget.next_at(now) {
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.postponed[tier.index()].push(rank);
+        if let Some(at) = destination.budget.next_at(now) {
             self.wake_lane(index, at, now);
         }
     }
@@ -263,8 +263,8 @@ impl Queue {
 
     /// How a lane's own breaker stands.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
-        let flow = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).flow.as_ref());
-        flow.map_or(Standing::Closed, |flow| flow.breaker.standing(now))
+        let destination = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
+        destination.map_or(Standing::Closed, |destination| destination.breaker.standing(now))
     }
 }
 

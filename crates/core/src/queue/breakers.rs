@@ -1,8 +1,8 @@
 //! Breakers as an operator sees them (E3), and what of them survives a restart.
 
 use super::Queue;
-use super::flow::Flow;
-use crate::flow::Gates;
+use super::destination::Destination;
+use crate::flow::Care;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Breaker, Opened, Soft, Standing};
 use crate::flow::pace;
@@ -76,7 +76,7 @@ impl Queue {
         let lanes = self.troubled.iter().filter_map(|lane| {
             let entry = self.lane_ref(*self.lane_index.get(lane)?);
             let kept = entry.kept.iter().sum::<u32>() as usize;
-            Some(shown(BreakerOf::Lane(*lane), &entry.flow.as_ref()?.breaker, kept))
+            Some(shown(BreakerOf::Lane(*lane), &entry.destination.as_ref()?.breaker, kept))
         });
         let shared = self.shared_gates().filter_map(|(gate, parked)| {
             let breaker = self.shared_breaker(gate)?;
@@ -88,11 +88,9 @@ impl Queue {
     /// Resets a breaker; `false` when there is none that is not closed.
     pub fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
         let breaker = match of {
-            BreakerOf::Lane(lane) => self
-                .lane_index
-                .get(&lane)
-                .copied()
-                .and_then(|index| self.lane_mut(index).flow.as_mut().map(|flow| &mut flow.breaker)),
+            BreakerOf::Lane(lane) => self.lane_index.get(&lane).copied().and_then(|index| {
+                self.lane_mut(index).destination.as_mut().map(|destination| &mut destination.breaker)
+            }),
             BreakerOf::Shared(gate) => self.shared_breaker_mut(gate),
         };
         let Some(breaker) = breaker.filter(|breaker| breaker.standing(now) != Standing::Closed) else { return false };
@@ -103,7 +101,7 @@ impl Queue {
         match (of, how) {
             (BreakerOf::Lane(lane), Reset::Force) => self.recovered(self.lane_index[&lane], now),
             (BreakerOf::Lane(lane), Reset::Probe) => self.ring_lane(self.lane_index[&lane], now),
-            (BreakerOf::Shared(gate), Reset::Force) => self.gate_closed(gate, now),
+            (BreakerOf::Shared(gate), Reset::Force) => self.shared_recovered(gate, now),
             (BreakerOf::Shared(gate), Reset::Probe) => self.ring_parked(gate, now),
         }
         true
@@ -112,8 +110,8 @@ impl Queue {
     /// What a restart must know of breakers that are not closed.
     pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
         let lanes = self.troubled.iter().filter_map(|lane| {
-            let flow = self.lane_ref(*self.lane_index.get(lane)?).flow.as_ref()?;
-            Some(SoftBreaker { of: BreakerOf::Lane(*lane), soft: flow.breaker.soft()? })
+            let destination = self.lane_ref(*self.lane_index.get(lane)?).destination.as_ref()?;
+            Some(SoftBreaker { of: BreakerOf::Lane(*lane), soft: destination.breaker.soft()? })
         });
         let shared = self.shared_gates().filter_map(|(gate, _)| {
             Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: self.shared_breaker(gate)?.soft()? })
@@ -123,7 +121,7 @@ impl Queue {
 
     /// Takes over breakers that were not closed before a restart: each probes first.
     pub fn restore_breakers(&mut self, now: Timestamp, breakers: &[SoftBreaker]) {
-        if self.limits.gates == Gates::Off {
+        if self.limits.care == Care::Off {
             return;
         }
         for SoftBreaker { of, soft } in breakers {
@@ -132,8 +130,9 @@ impl Queue {
                 BreakerOf::Lane(lane) => {
                     let index = self.lane(*lane);
                     self.troubled.insert(*lane);
-                    let flow = self.lane_mut(index).flow.get_or_insert_with(|| Box::new(Flow::unlimited(now)));
-                    flow.breaker = breaker;
+                    let destination =
+                        self.lane_mut(index).destination.get_or_insert_with(|| Box::new(Destination::unlimited(now)));
+                    destination.breaker = breaker;
                 }
                 BreakerOf::Shared(gate) => self.restore_shared(*gate, breaker, now),
             }
@@ -142,9 +141,9 @@ impl Queue {
 
     /// How a lane's recovery goes on while `waiting` deliveries wait; `None` when none is under way.
     pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
-        let flow = self.lane_ref(*self.lane_index.get(&lane)?).flow.as_ref()?;
-        let rate_milli = flow.pace.as_ref()?.rate();
-        let drained_at = pace::forecast(now, waiting, rate_milli, flow.healthy);
+        let destination = self.lane_ref(*self.lane_index.get(&lane)?).destination.as_ref()?;
+        let rate_milli = destination.pace.as_ref()?.rate();
+        let drained_at = pace::forecast(now, waiting, rate_milli, destination.healthy);
         Some(Recovery { rate_milli, drained_at })
     }
 }

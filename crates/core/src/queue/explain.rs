@@ -40,9 +40,12 @@ impl Queue {
         if lane.speed() == Speed::Slow && !self.has_room_for_slow() {
             return Hold { why: Why::Concurrency, until: None };
         }
-        if let Some(flow) = lane.flow.as_ref().filter(|flow| flow.is_postponed(delivery.tier, lane.ranked(delivery.id)))
+        if let Some(destination) = lane
+            .destination
+            .as_ref()
+            .filter(|destination| destination.is_postponed(delivery.tier, lane.ranked(delivery.id)))
         {
-            return Hold { why: Why::RetryBudget, until: flow.budget.next_at(now) };
+            return Hold { why: Why::RetryBudget, until: destination.budget.next_at(now) };
         }
         let tenant = lane.settings.as_ref().and_then(|settings| self.turn.holding(settings.tenant, now));
         tenant.unwrap_or(Hold { why: Why::Turn, until: None })

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::destination::Destination;
 use super::drain::{Drain, Part};
-use super::flow::Flow;
 use super::ready::{Rank, Ready};
 use super::turn::Speed;
 use crate::flow::SharedGate;
@@ -127,7 +127,7 @@ pub(super) struct Lane {
     /// `None` until the store was asked: nothing is sent on a guess.
     pub(super) settings: Option<Arc<LaneSettings>>,
     /// What is known of its destination; `None` before anything was sent.
-    pub(super) flow: Option<Box<Flow>>,
+    pub(super) destination: Option<Box<Destination>>,
     /// What somebody's word, or the receiver's, keeps from being sent.
     pub(super) holds: Option<Box<Holds>>,
     /// The earliest timer that will look at it.
@@ -189,7 +189,7 @@ impl Lane {
         Self {
             id,
             settings: None,
-            flow: None,
+            destination: None,
             holds: None,
             wakes_at: Timestamp::MAX,
             in_flight: 0,
@@ -212,11 +212,11 @@ impl Lane {
     }
 
     pub(super) fn drain(&self) -> Option<&Drain> {
-        self.flow.as_ref()?.drain.as_deref()
+        self.destination.as_ref()?.drain.as_deref()
     }
 
     fn drain_mut(&mut self) -> Option<&mut Drain> {
-        self.flow.as_mut()?.drain.as_deref_mut()
+        self.destination.as_mut()?.drain.as_deref_mut()
     }
 
     /// Which of its queues a tier's rows are paged with: a strict lane is paged as a whole.
@@ -227,7 +227,7 @@ impl Lane {
     /// What is behind one of its queues.
     pub(super) fn overflow(&mut self, part: Part, tier: Tier) -> &mut Overflow {
         let at = self.paged_as(tier);
-        match self.flow.as_mut().and_then(|flow| flow.drain.as_mut()) {
+        match self.destination.as_mut().and_then(|destination| destination.drain.as_mut()) {
             Some(drain) => match part {
                 Part::Fresh => &mut self.overflow[at],
                 Part::Waited(step) => drain.overflow(step, at),
@@ -252,7 +252,7 @@ impl Lane {
             && self.holds.as_ref().is_none_or(|holds| holds.holding(now).is_none())
             && self.old_pages == 0
             && self.overflow.iter().all(|overflow| !overflow.is_spilling())
-            && self.flow.as_ref().is_none_or(|flow| flow.is_over(self.settings.as_deref(), now))
+            && self.destination.as_ref().is_none_or(|destination| destination.is_over(self.settings.as_deref(), now))
     }
 
     /// Whether something is there to be sent, or behind the window.
@@ -293,7 +293,7 @@ impl Lane {
             Some(settings) if settings.order == Order::Strict => 1,
             Some(settings) => {
                 let most = settings.max_in_flight;
-                self.flow.as_ref().map_or(most, |flow| flow.in_flight_max(most))
+                self.destination.as_ref().map_or(most, |destination| destination.in_flight_max(most))
             }
             None => 0,
         };
@@ -302,8 +302,8 @@ impl Lane {
 
     /// Whether its destination holds slots for long.
     pub(super) fn speed(&self) -> Speed {
-        match &self.flow {
-            Some(flow) if flow.concurrency.is_slow() => Speed::Slow,
+        match &self.destination {
+            Some(destination) if destination.concurrency.is_slow() => Speed::Slow,
             _ => Speed::Quick,
         }
     }
@@ -319,21 +319,22 @@ impl Lane {
 
     /// Retries over the budget wait with the others again.
     pub(super) fn take_back_postponed(&mut self, tier: Tier) {
-        let Some(flow) = &mut self.flow else { return };
-        let postponed = flow.postponed[tier.index()].take();
+        let Some(destination) = &mut self.destination else { return };
+        let postponed = destination.postponed[tier.index()].take();
         self.ready[tier.index()].extend(postponed);
     }
 
     /// When one over the budget may go, if there is one.
     pub(super) fn postponed_until(&self, tier: Tier, now: Timestamp) -> Option<Timestamp> {
-        let flow = self.flow.as_ref().filter(|flow| !flow.postponed[tier.index()].is_empty())?;
-        flow.budget.next_at(now)
+        let destination =
+            self.destination.as_ref().filter(|destination| !destination.postponed[tier.index()].is_empty())?;
+        destination.budget.next_at(now)
     }
 
     /// One over the budget, if it may go now.
     pub(super) fn pop_postponed(&mut self, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
-        let flow = self.flow.as_mut().filter(|flow| flow.budget.next_at(now).is_none())?;
-        let Reverse(rank) = flow.postponed[tier.index()].pop()?;
+        let destination = self.destination.as_mut().filter(|destination| destination.budget.next_at(now).is_none())?;
+        let Reverse(rank) = destination.postponed[tier.index()].pop()?;
         Some(DeliveryId::from_raw(self.rank(rank)))
     }
 
@@ -361,9 +362,9 @@ impl Lane {
 
     pub(super) fn has_ready(&self, tier: Tier, now: Timestamp) -> bool {
         !self.ready[tier.index()].is_empty()
-            || self.flow.as_ref().is_some_and(|flow| {
-                flow.drain.as_ref().is_some_and(|drain| drain.has_ready(tier))
-                    || (!flow.postponed[tier.index()].is_empty() && flow.budget.next_at(now).is_none())
+            || self.destination.as_ref().is_some_and(|destination| {
+                destination.drain.as_ref().is_some_and(|drain| drain.has_ready(tier))
+                    || (!destination.postponed[tier.index()].is_empty() && destination.budget.next_at(now).is_none())
             })
     }
 
@@ -428,12 +429,12 @@ impl Lane {
         // Rows that are behind the window are looked for in every part, the fresh one included: an id
         // may be older than what arrived last.
         let more = self.regroup();
-        let Some(flow) = &mut self.flow else { return };
+        let Some(destination) = &mut self.destination else { return };
         let mut drain = Box::new(drain);
         if more {
             drain.look_behind();
         }
-        flow.drain = Some(drain);
+        destination.drain = Some(drain);
     }
 
     /// Nothing is kept apart any more.
@@ -444,7 +445,9 @@ impl Lane {
         if self.drain().is_some_and(|drain| !drain.is_empty()) {
             self.regroup();
         }
-        let Some(mut drain) = self.flow.as_mut().and_then(|flow| flow.drain.take()) else { return };
+        let Some(mut drain) = self.destination.as_mut().and_then(|destination| destination.drain.take()) else {
+            return;
+        };
         for tier in Tier::ALL {
             let mut taken = Vec::new();
             drain.take_ready(tier, &mut taken);

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Queue;
-use super::gate::{Bar, Lifts};
+use super::bar::{Bar, Lifts};
 use super::lane::{Lane, LaneSettings};
 use super::timer::Timer;
 use crate::flow::SharedGate;
-use crate::flow::breaker::{Answer, Breaker, Change, Gate, Pass, Rule, Signal, Standing};
+use crate::flow::breaker::{Answer, Breaker, Change, LetsThrough, Pass, Rule, Signal, Standing};
 use crate::flow::bucket::{Bucket, Rate};
 use crate::hold::{Hold, Why};
 use crate::id::{CredentialId, LaneId};
@@ -72,7 +72,7 @@ impl Shared {
 
     fn bar(&self, gate: SharedGate, now: Timestamp) -> Option<Bar> {
         let lifts = Lifts::ByGate(gate);
-        if let Gate::Held { until } = self.breaker.gate(now) {
+        if let LetsThrough::Nothing { until } = self.breaker.lets_through(now) {
             return Some(Bar { hold: Hold { why: why(gate), until }, lifts });
         }
         let (rate, bucket) = (self.settings.rate.as_ref()?, self.bucket.as_ref()?);
@@ -123,8 +123,8 @@ impl Queue {
     }
 
     pub(super) fn park_at(&mut self, gate: SharedGate, lane: LaneId, until: Option<Timestamp>) {
-        let used = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).flow.as_ref());
-        let used = used.map_or(Timestamp::default(), |flow| flow.used);
+        let used = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
+        let used = used.map_or(Timestamp::default(), |destination| destination.used);
         let Some(shared) = self.shared.get_mut(&gate) else { return };
         shared.parked.insert((used, lane));
         if let Some(at) = until.filter(|at| *at < shared.wakes_at) {
@@ -247,7 +247,7 @@ impl Queue {
                 Some(Change::Opened | Change::Reopened) if is_credential => shared.breaker.trip(now, None),
                 Some(Change::Opened | Change::Reopened) => {}
                 // A probe's place is free again.
-                None if shared.breaker.gate(now) == Gate::Probe => self.ring_parked(gate, now),
+                None if shared.breaker.lets_through(now) == LetsThrough::Probe => self.ring_parked(gate, now),
                 None => {}
             }
             self.forget_shared(gate, now);

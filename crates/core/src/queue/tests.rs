@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::delivery::{Compact, Expiry};
-use crate::flow::Gates;
+use crate::flow::Care;
 use crate::policy::{JitterSpec, Policy, PolicySpec};
 use crate::{Cause, Why};
 use model::{LANES, Model};
@@ -156,7 +156,7 @@ fn some_limits() -> impl Strategy<Value = Limits> {
         slots,
         per_queue,
         window,
-        gates: Gates::Off,
+        care: Care::Off,
     })
 }
 

@@ -229,7 +229,7 @@ impl Queue {
         } else if part == Part::Fresh {
             self.spilling_changes.push((id, tier, false));
         }
-        self.tidy_flow(index, now);
+        self.tidy_destination(index, now);
         self.drop_if_idle(index, now);
     }
 
@@ -345,8 +345,8 @@ impl Queue {
         let lane = self.lane_mut(item.lane);
         let kept = &mut lane.kept[item.delivery.tier.index()];
         *kept = kept.saturating_sub(1);
-        if let Some(flow) = &mut lane.flow {
-            flow.retries.remove(&id);
+        if let Some(destination) = &mut lane.destination {
+            destination.retries.remove(&id);
         }
         self.ring_lane(item.lane, now);
         self.drop_if_idle(item.lane, now);
@@ -389,7 +389,8 @@ impl Queue {
         }
         if let Some(bar) = self.bar(index, tier, now) {
             if bar.hold.why == Why::RateLimit
-                && let Some(pace) = self.lane_mut(index).flow.as_mut().and_then(|flow| flow.pace.as_mut())
+                && let Some(pace) =
+                    self.lane_mut(index).destination.as_mut().and_then(|destination| destination.pace.as_mut())
             {
                 pace.held_back(now);
             }
@@ -431,7 +432,7 @@ impl Queue {
             self.lane_index.remove(&id);
             self.lanes.remove(index);
             self.troubled.remove(&id);
-        } else if let Some(at) = lane.flow.as_ref().map(|flow| flow.over_at(now)) {
+        } else if let Some(at) = lane.destination.as_ref().map(|destination| destination.over_at(now)) {
             self.wake_lane(index, at, now);
         }
     }

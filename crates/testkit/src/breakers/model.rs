@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Change, Gate, Opened, Pass, Rule, Signal, Soft, Standing};
+use posthaste_core::flow::breaker::{Answer, Change, LetsThrough, Opened, Pass, Rule, Signal, Soft, Standing};
 use posthaste_core::{LaneId, Roll, Timestamp};
 
 /// What a model gets wrong, to show that the comparison sees it.
@@ -85,24 +85,24 @@ impl Model {
         }
     }
 
-    pub(super) fn gate(&self, now: Timestamp) -> Gate {
+    pub(super) fn lets_through(&self, now: Timestamp) -> LetsThrough {
         match self.standing(now) {
-            Standing::Closed => Gate::Free,
-            Standing::Open { until, .. } => Gate::Held { until },
-            Standing::HalfOpen { probing: false, .. } => Gate::Probe,
-            Standing::HalfOpen { probing: true, .. } => Gate::Held { until: None },
+            Standing::Closed => LetsThrough::All,
+            Standing::Open { until, .. } => LetsThrough::Nothing { until },
+            Standing::HalfOpen { probing: false, .. } => LetsThrough::Probe,
+            Standing::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
         }
     }
 
     pub(super) fn start(&mut self, now: Timestamp) -> Pass {
-        match (self.gate(now), self.phase) {
-            (Gate::Free, _) => Pass { generation: self.generation, probe: false },
-            (Gate::Held { .. }, _) => Pass { generation: 0, probe: false },
-            (Gate::Probe, Phase::Open { since, why, .. }) => {
+        match (self.lets_through(now), self.phase) {
+            (LetsThrough::All, _) => Pass { generation: self.generation, probe: false },
+            (LetsThrough::Nothing { .. }, _) => Pass { generation: 0, probe: false },
+            (LetsThrough::Probe, Phase::Open { since, why, .. }) => {
                 self.turn(Phase::HalfOpen { since, why, successes: 0, probing: true });
                 Pass { generation: self.generation, probe: true }
             }
-            (Gate::Probe, _) => {
+            (LetsThrough::Probe, _) => {
                 self.set_probing(true);
                 Pass { generation: self.generation, probe: true }
             }

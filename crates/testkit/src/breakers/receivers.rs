@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Breaker, Change, Gate, Rule, Signal};
+use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Rule, Signal};
 use posthaste_core::{LaneId, Roll, Timestamp};
 
 const DAY_MS: i64 = 86_400_000;
@@ -16,7 +16,7 @@ pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
     let mut trips = 0;
     for ms in (0..DAY_MS).step_by(200) {
         let now = Timestamp::from_millis(ms + dice.i64(0..200));
-        if matches!(breaker.gate(now), Gate::Held { .. }) {
+        if matches!(breaker.lets_through(now), LetsThrough::Nothing { .. }) {
             continue;
         }
         let generation = breaker.start(now).generation;
@@ -72,10 +72,10 @@ pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
             pace *= 1.3;
         }
         allowance = (allowance + pace / 1_000.0).min(1.0);
-        let may_go = match breaker.gate(now) {
-            Gate::Free => allowance >= 1.0,
-            Gate::Probe => true,
-            Gate::Held { .. } => false,
+        let may_go = match breaker.lets_through(now) {
+            LetsThrough::All => allowance >= 1.0,
+            LetsThrough::Probe => true,
+            LetsThrough::Nothing { .. } => false,
         };
         if may_go && waiting > 0 {
             waiting -= 1;

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Breaker, Change, Gate, Opened, Pass, Rule, Signal};
+use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Opened, Pass, Rule, Signal};
 use posthaste_core::{LaneId, Roll, Timestamp};
 
 use super::model::{Model, Slip};
@@ -141,7 +141,7 @@ impl Pair {
         match event {
             Event::Wait(ms) => self.now = Timestamp::from_millis(self.now.as_millis() + ms),
             Event::WaitForHold(off_ms) => {
-                if let Gate::Held { until: Some(until) } = self.model.gate(self.now) {
+                if let LetsThrough::Nothing { until: Some(until) } = self.model.lets_through(self.now) {
                     self.now = Timestamp::from_millis(until.as_millis() + off_ms);
                 }
             }
@@ -232,7 +232,7 @@ impl Pair {
     fn compare(&self) -> Result<(), String> {
         let (breaker, model, now) = (&self.breaker, &self.model, self.now);
         same("standing", breaker.standing(now), model.standing(now))?;
-        same("gate", breaker.gate(now), model.gate(now))?;
+        same("lets through", breaker.lets_through(now), model.lets_through(now))?;
         same("reason", breaker.reason(), model.reason())?;
         same("soft", breaker.soft(), model.soft())?;
         same("is_failing", breaker.is_failing(now), model.is_failing(now))?;

@@ -47,9 +47,9 @@ impl Bench {
     }
 
     fn wait_for_the_hold(&mut self) -> &mut Self {
-        match self.breaker.gate(self.now) {
-            Gate::Held { until: Some(until) } => self.now = until,
-            gate => panic!("no hold with an end: {gate:?}"),
+        match self.breaker.lets_through(self.now) {
+            LetsThrough::Nothing { until: Some(until) } => self.now = until,
+            other => panic!("no hold with an end: {other:?}"),
         }
         self
     }
@@ -121,7 +121,7 @@ fn the_whole_table_of_transitions() {
     ];
     let mut holds = [45, 60].into_iter();
     for (signal, change, successes) in probes {
-        if bench.breaker.gate(bench.now) != Gate::Probe {
+        if bench.breaker.lets_through(bench.now) != LetsThrough::Probe {
             bench.wait_for_the_hold();
         }
         assert_eq!(bench.send(signal), change, "{signal:?}");
@@ -132,7 +132,7 @@ fn the_whole_table_of_transitions() {
         assert_eq!(bench.standing(), expected, "{signal:?}");
     }
     assert_eq!(bench.send(Success), Some(Change::Closed));
-    assert_eq!((bench.standing(), bench.breaker.gate(bench.now)), (Standing::Closed, Gate::Free));
+    assert_eq!((bench.standing(), bench.breaker.lets_through(bench.now)), (Standing::Closed, LetsThrough::All));
 }
 
 #[test]
@@ -274,20 +274,20 @@ fn a_late_answer_from_before_a_transition_changes_nothing() {
 #[test]
 fn one_probe_goes_at_a_time_and_its_place_can_be_given_back() {
     let mut bench = Bench::opened();
-    assert!(matches!(bench.breaker.gate(bench.now), Gate::Held { until: Some(_) }));
+    assert!(matches!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: Some(_) }));
     bench.wait_for_the_hold();
-    assert_eq!(bench.breaker.gate(bench.now), Gate::Probe);
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Probe);
     let probe = bench.breaker.start(bench.now);
     assert!(probe.probe);
-    assert_eq!(bench.breaker.gate(bench.now), Gate::Held { until: None });
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None });
     bench.breaker.put_back(probe.generation.wrapping_sub(1));
-    assert_eq!(bench.breaker.gate(bench.now), Gate::Held { until: None }, "somebody else's");
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None }, "somebody else's");
     bench.breaker.put_back(probe.generation);
-    assert_eq!(bench.breaker.gate(bench.now), Gate::Probe);
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Probe);
 }
 
 #[test]
-fn what_is_sent_in_spite_of_the_gate_counts_for_nothing() {
+fn what_is_sent_in_spite_of_the_breaker_counts_for_nothing() {
     let mut bench = Bench::opened();
     let open = bench.standing();
     assert_eq!((bench.send(Signal::Success), bench.standing()), (None, open));
@@ -355,7 +355,7 @@ fn a_flapping_endpoints_hold_goes_on_growing_and_a_cured_ones_starts_anew() {
 fn a_reset_probes_first_and_force_closes_at_once() {
     let mut bench = Bench::opened();
     bench.breaker.reset();
-    assert_eq!((bench.standing(), bench.breaker.gate(bench.now)), (HALF_OPEN, Gate::Probe));
+    assert_eq!((bench.standing(), bench.breaker.lets_through(bench.now)), (HALF_OPEN, LetsThrough::Probe));
     assert_eq!(bench.breaker.reason(), Some(Opened::InARow(10)));
     bench.breaker.force_close(bench.now);
     assert_eq!((bench.standing(), bench.breaker.reason()), (Standing::Closed, None));
@@ -370,7 +370,7 @@ fn a_tripped_breaker_stays_open_until_somebody_resets_it() {
     bench.breaker.trip(bench.now, None);
     bench.wait(Duration::from_secs(86_400 * 365));
     assert_eq!(bench.standing(), Standing::Open { until: None, since });
-    assert_eq!(bench.breaker.gate(bench.now), Gate::Held { until: None });
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None });
     bench.breaker.reset();
     assert_eq!(bench.send(Signal::Failure), Some(Change::Reopened));
     assert_eq!(bench.left(), SECOND * 30, "a first hold of its own");
@@ -559,8 +559,8 @@ proptest! {
             let (now, roll) = (Timestamp::from_millis(now), Roll(roll));
             match call {
                 Call::Start => {
-                    let gate = breaker.gate(now);
-                    prop_assert_eq!(breaker.start(now).probe, gate == Gate::Probe);
+                    let lets_through = breaker.lets_through(now);
+                    prop_assert_eq!(breaker.start(now).probe, lets_through == LetsThrough::Probe);
                 }
                 Call::PutBack(generation) => breaker.put_back(generation),
                 Call::Answered(generation, signal, rule, messages_wait, retry_after) => {
@@ -581,7 +581,7 @@ proptest! {
                 }
             }
             let closed = breaker.standing(now) == Standing::Closed;
-            prop_assert_eq!(closed, breaker.gate(now) == Gate::Free);
+            prop_assert_eq!(closed, breaker.lets_through(now) == LetsThrough::All);
             prop_assert_eq!(closed, breaker.soft().is_none() && breaker.reason().is_none());
             prop_assert!(closed || !breaker.is_as_new(now));
             breaker.is_failing(now);

@@ -195,7 +195,7 @@ fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
 
 #[test]
 fn without_gates_a_refused_credential_still_holds_its_lane() {
-    let mut queue = Queue::new(Limits { gates: Gates::Off, ..Limits::default() });
+    let mut queue = Queue::new(Limits { care: Care::Off, ..Limits::default() });
     set(&mut queue, with_credential(LANE));
     admit(&mut queue, &delivery(1));
     assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1_000).len(), 1);

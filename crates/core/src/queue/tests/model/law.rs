@@ -30,7 +30,7 @@ impl Model {
         let lane = index(start.lane);
         assert_eq!(row.at, At::Waits, "{id} is under way");
         assert!(self.in_flight() < self.limits.slots as usize, "no slot is free");
-        assert!(self.is_open(lane, self.now), "{id} was sent through a closed gate");
+        assert!(self.is_open(lane, self.now), "{id} was sent though something held its lane");
         assert!(is_due(&row.delivery, self.now) && !row.delivery.expiry.is_over(self.now), "{id} at the wrong time");
         assert_eq!(self.cut_of(&row.delivery), None, "{id} was cut");
         assert!(!row.delivery.receipt_kept, "{id} is known to have arrived");

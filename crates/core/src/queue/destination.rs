@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::bar::{Bar, Lifts};
 use super::drain::Drain;
-use super::gate::{Bar, Lifts};
 use super::lane::LaneSettings;
 use super::ready::{Rank, Ready};
-use crate::flow::Gates;
-use crate::flow::breaker::{Breaker, Gate, Pass, Standing};
+use crate::flow::Care;
+use crate::flow::breaker::{Breaker, LetsThrough, Pass, Standing};
 use crate::flow::bucket::Bucket;
 use crate::flow::budget::Budget;
 use crate::flow::concurrency::Concurrency;
@@ -30,8 +30,8 @@ const RETRIES_MAX: usize = 256;
 
 /// What is known of a destination.
 #[derive(Debug)]
-pub(super) struct Flow {
-    gates: Gates,
+pub(super) struct Destination {
+    care: Care,
     pub(super) breaker: Breaker,
     pub(super) concurrency: Concurrency,
     pub(super) budget: Budget,
@@ -48,15 +48,15 @@ pub(super) struct Flow {
     pub(super) drain: Option<Box<Drain>>,
 }
 
-impl Flow {
-    pub(super) fn new(settings: &LaneSettings, gates: Gates, now: Timestamp) -> Self {
-        Self { gates, bucket: settings.rate().map(|rate| Bucket::full(rate, now)), ..Self::unlimited(now) }
+impl Destination {
+    pub(super) fn new(settings: &LaneSettings, care: Care, now: Timestamp) -> Self {
+        Self { care, bucket: settings.rate().map(|rate| Bucket::full(rate, now)), ..Self::unlimited(now) }
     }
 
     /// One whose lane's settings are not known.
     pub(super) fn unlimited(now: Timestamp) -> Self {
         Self {
-            gates: Gates::On,
+            care: Care::On,
             breaker: Breaker::default(),
             concurrency: Concurrency::default(),
             budget: Budget::new(now),
@@ -71,23 +71,23 @@ impl Flow {
     }
 
     /// Whether the destination is treated with care, or only kept to its rate.
-    pub(super) fn is_watched(&self) -> bool {
-        self.gates == Gates::On
+    pub(super) fn is_cared_for(&self) -> bool {
+        self.care == Care::On
     }
 
     /// How many attempts may be under way at once.
     pub(super) fn in_flight_max(&self, most: u16) -> u16 {
-        if self.is_watched() { self.concurrency.limit(most) } else { most }
+        if self.is_cared_for() { self.concurrency.limit(most) } else { most }
     }
 
     /// What keeps its own lane from sending now.
     pub(super) fn bar(&self, settings: &LaneSettings, now: Timestamp) -> Option<Bar> {
-        match self.breaker.gate(now) {
-            Gate::Held { until: Some(at) } => return Some(Bar::until(Why::BreakerOpen, at)),
-            Gate::Held { until: None } => {
+        match self.breaker.lets_through(now) {
+            LetsThrough::Nothing { until: Some(at) } => return Some(Bar::until(Why::BreakerOpen, at)),
+            LetsThrough::Nothing { until: None } => {
                 return Some(Bar { hold: Hold { why: Why::BreakerOpen, until: None }, lifts: Lifts::ByLanding });
             }
-            Gate::Free | Gate::Probe => {}
+            LetsThrough::All | LetsThrough::Probe => {}
         }
         let limited = match (settings.rate(), &self.bucket) {
             (Some(rate), Some(bucket)) => bucket.next_at(rate, now),

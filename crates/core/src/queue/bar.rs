@@ -119,7 +119,9 @@ impl Queue {
         if let Some(hold) = self.word(lane, now) {
             return Some(hold);
         }
-        if let Some(Standing::Open { until, .. }) = lane.flow.as_ref().map(|flow| flow.breaker.standing(now)) {
+        if let Some(Standing::Open { until, .. }) =
+            lane.destination.as_ref().map(|destination| destination.breaker.standing(now))
+        {
             return Some(Hold { why: Why::BreakerOpen, until });
         }
         self.shared_open(lane, now).map(|(_, hold)| hold)
@@ -155,7 +157,7 @@ impl Queue {
         {
             return Some(Bar::until(Why::OffPeak, at));
         }
-        let own = lane.flow.as_ref().and_then(|flow| flow.bar(settings, now));
+        let own = lane.destination.as_ref().and_then(|destination| destination.bar(settings, now));
         own.or_else(|| self.shared_bar(lane, now))
     }
 
@@ -163,7 +165,8 @@ impl Queue {
     pub(super) fn park_held(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_ref(index);
         let id = lane.id;
-        if let Some(Standing::Open { until: Some(at), .. }) = lane.flow.as_ref().map(|flow| flow.breaker.standing(now))
+        if let Some(Standing::Open { until: Some(at), .. }) =
+            lane.destination.as_ref().map(|destination| destination.breaker.standing(now))
         {
             return self.wake_lane(index, at, now);
         }

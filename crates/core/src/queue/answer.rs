@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::drain::Drain;
+use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::shared::Heard;
-use super::{Flight, Queue, Stage};
+use super::{Queue, Stage};
 use crate::cause::{Cause, Class};
 use crate::delivery::Verdict;
 use crate::dice::Roll;

@@ -1,119 +1,41 @@
-//! What keeps things from being sent: pauses of everything, a tenant or a lane, a lane's hold, cuts,
-//! and what is known of its destination. A gate that holds says why and until when; holding costs
-//! no attempt. What an answer does to the gates is in `answer.rs`.
+//! What keeps a lane from sending right now, and what lifts it: somebody's word, the lane's own slots, its
+//! destination, a gate it shares. Holding costs no attempt. What an answer does to the gates is in
+//! `answer.rs`.
+//!
+//! Invariant: a lane that is barred is looked at again, by whatever lifts the bar.
 
 use super::Queue;
 use super::lane::Lane;
 use super::timer::Timer;
-use crate::cause::Cause;
-use crate::cut::Scope;
 use crate::flow::SharedGate;
 use crate::flow::breaker::Standing;
 use crate::hold::{Hold, Why};
-use crate::id::{DeliveryId, Key, LaneId, TenantId};
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
+/// Something that keeps a lane from sending.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bar {
+    pub(super) hold: Hold,
+    pub(super) lifts: Lifts,
+}
+
+impl Bar {
+    pub(super) fn until(why: Why, at: Timestamp) -> Self {
+        Self { hold: Hold { why, until: Some(at) }, lifts: Lifts::At(at) }
+    }
+}
+
+/// How a bar is lifted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lifts {
+    ByWord,
+    ByLanding,
+    ByGate(SharedGate),
+    At(Timestamp),
+}
+
 impl Queue {
-    /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
-    /// is being recorded has its outcome already.
-    pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
-        let mut spared: Vec<DeliveryId> = self
-            .in_flight
-            .iter()
-            .map(|flight| &flight.delivery)
-            .chain(self.recording.iter())
-            .filter(|id| id.0 <= upto)
-            .filter(|id| {
-                let delivery = &self.items[id].delivery;
-                match scope {
-                    Scope::Message(message) => delivery.message == message,
-                    Scope::Lane(lane) => delivery.lane == lane,
-                }
-            })
-            .copied()
-            .collect();
-        spared.sort_unstable();
-        self.cuts.put(scope, upto, cause);
-        spared
-    }
-
-    /// Forgets a cut whose rows are all swept.
-    pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
-        self.cuts.forget(scope, upto);
-    }
-
-    /// Pauses everything.
-    pub fn pause_all(&mut self, hold: Hold) {
-        self.shed_in_vain = None;
-        self.paused_all = Some(hold);
-        self.set_pause_timer(hold);
-    }
-
-    /// Pauses a tenant.
-    pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
-        self.shed_in_vain = None;
-        self.paused_tenants.insert(tenant, hold);
-        self.set_pause_timer(hold);
-    }
-
-    /// Pauses a lane.
-    pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
-        self.shed_in_vain = None;
-        let index = self.lane(lane);
-        self.lane_mut(index).holds_mut().paused = Some(hold);
-        if let Some(until) = hold.until {
-            self.timers.set(until, Timer::Lane(lane));
-        }
-    }
-
-    /// Ends a pause of everything.
-    pub fn resume_all(&mut self, now: Timestamp) {
-        self.paused_all = None;
-        self.ring_every_lane(now);
-    }
-
-    /// Ends a tenant's pause.
-    pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
-        self.paused_tenants.remove(&tenant);
-        self.ring_every_lane(now);
-    }
-
-    /// Ends a lane's pause.
-    pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
-        if let Some(index) = self.lane_index.get(&lane).copied() {
-            let lane = self.lane_mut(index);
-            lane.holds_mut().paused = None;
-            lane.release(now);
-            self.ring_lane(index, now);
-            self.drop_if_idle(index, now);
-        }
-    }
-
-    fn set_pause_timer(&mut self, hold: Hold) {
-        if let Some(until) = hold.until {
-            self.timers.set(until, Timer::Pause);
-        }
-    }
-
-    /// Holds a lane; of two holds the one that lasts longer counts.
-    pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
-        let index = self.lane(lane);
-        let holds = self.lane_mut(index).holds_mut();
-        let longer = match (holds.by_answer.map(|held| held.until), hold.until) {
-            (Some(None), _) => false,
-            (Some(Some(held)), Some(until)) => until > held,
-            _ => true,
-        };
-        if longer {
-            holds.by_answer = Some(hold);
-            self.shed_in_vain = None;
-            if let Some(until) = hold.until {
-                self.timers.set(until, Timer::Lane(lane));
-            }
-        }
-    }
-
     /// What holds a whole lane for now: nothing of it is taken in, paged in or sent.
     pub(super) fn holding(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
         if let Some(hold) = self.word(lane, now) {
@@ -194,27 +116,5 @@ impl Queue {
             let id = lane.id;
             self.timers.set(at, Timer::Lane(id));
         }
-    }
-}
-
-/// Something that keeps a lane from sending.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bar {
-    pub(super) hold: Hold,
-    pub(super) lifts: Lifts,
-}
-
-/// How a bar is lifted.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Lifts {
-    ByWord,
-    ByLanding,
-    ByGate(SharedGate),
-    At(Timestamp),
-}
-
-impl Bar {
-    pub(super) fn until(why: Why, at: Timestamp) -> Self {
-        Self { hold: Hold { why, until: Some(at) }, lifts: Lifts::At(at) }
     }
 }

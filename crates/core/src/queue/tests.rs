@@ -7,9 +7,12 @@ mod turns;
 
 use proptest::prelude::*;
 
+use super::timer::ASK_AGAIN;
 use super::*;
-use crate::delivery::{Compact, Expiry};
+use crate::cut;
+use crate::delivery::{Compact, Delivery, Expiry};
 use crate::flow::Care;
+use crate::id::MessageId;
 use crate::policy::{JitterSpec, Policy, PolicySpec};
 use crate::{Cause, Why};
 use model::{LANES, Model};

@@ -1,0 +1,93 @@
+//! What ends without another attempt: a cut covers it, its time to live is over, a receipt came, or the
+//! store ended it by itself.
+//!
+//! Invariant: nothing is ended while it is in flight or being recorded. A cut spares it; the rest waits
+//! until it has landed and [`Queue::recorded`] looks again.
+
+use super::record::Record;
+use super::{Place, Queue, Stage};
+use crate::cause::Cause;
+use crate::cut::{self, Scope};
+use crate::delivery::Delivery;
+use crate::id::{DeliveryId, Key};
+use crate::state::State;
+use crate::time::Timestamp;
+
+impl Queue {
+    /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
+    /// is being recorded has its outcome already.
+    pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
+        let mut spared: Vec<DeliveryId> = self
+            .in_flight
+            .iter()
+            .map(|flight| &flight.delivery)
+            .chain(self.recording.iter())
+            .filter(|id| id.0 <= upto)
+            .filter(|id| {
+                let delivery = &self.items[id].delivery;
+                match scope {
+                    Scope::Message(message) => delivery.message == message,
+                    Scope::Lane(lane) => delivery.lane == lane,
+                }
+            })
+            .copied()
+            .collect();
+        spared.sort_unstable();
+        self.cuts.put(scope, upto, cause);
+        spared
+    }
+
+    /// Forgets a cut whose rows are all swept.
+    pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
+        self.cuts.forget(scope, upto);
+    }
+
+    /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.
+    pub fn end_row(&mut self, delivery: Delivery, place: Place, end: State) -> Option<Record> {
+        let id = delivery.id;
+        match self.items.get(&id).map(|item| item.stage) {
+            Some(Stage::InFlight | Stage::Recording) => None,
+            Some(Stage::Ready | Stage::Waiting) => Some(self.end(id, end)),
+            None => {
+                self.insert(delivery, place, Stage::Waiting);
+                Some(self.end(id, end))
+            }
+        }
+    }
+
+    /// The store has ended one by itself: it is forgotten, unless it is under way. What is then
+    /// recorded of it comes back refused.
+    pub fn ended_elsewhere(&mut self, now: Timestamp, id: DeliveryId) {
+        if self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting)) {
+            self.leave(id, now);
+        }
+    }
+
+    /// Ends one that is not in flight.
+    pub(super) fn end(&mut self, id: DeliveryId, end: State) -> Record {
+        let attempts = self.items[&id].delivery.attempts;
+        self.record(id, end, attempts)
+    }
+
+    /// Ends one whose time to live is over, unless it is under way or was sent already.
+    pub(super) fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<Record> {
+        let item = self.items.get(&id)?;
+        let waits = matches!(item.stage, Stage::Ready | Stage::Waiting);
+        if !waits || !item.delivery.expiry.is_over(now) || matches!(item.delivery.state, State::AwaitingAck { .. }) {
+            return None;
+        }
+        let end = self.ended_already(&item.delivery, now)?;
+        Some(self.end(id, end))
+    }
+
+    /// How one that waits to be sent has ended already, if it has.
+    pub(super) fn ended_already(&self, delivery: &Delivery, now: Timestamp) -> Option<State> {
+        if delivery.receipt_kept {
+            return Some(State::Delivered { at: now });
+        }
+        if delivery.expiry.is_over(now) {
+            return Some(State::Expired { at: now });
+        }
+        self.cuts.cause(delivery).map(|cause| cut::ended(cause, now))
+    }
+}

@@ -1,0 +1,135 @@
+//! Attempts under way: what starting one takes, and what is given back when it lands or was not made
+//! after all.
+//!
+//! Invariant: a slot that was taken is freed once. Tokens, a tenant's turn and a probe's place are given
+//! back only where nothing was sent.
+
+use std::time::Duration;
+
+use super::destination::Destination;
+use super::record::move_to;
+use super::turn::Taken;
+use super::{Queue, Stage};
+use crate::delivery::Compact;
+use crate::flow::breaker::Pass;
+use crate::flow::{Care, SharedGate};
+use crate::id::{DeliveryId, LaneId, MessageId};
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// How long an attempt is expected to take where nothing is known.
+const EXPECTED: Duration = Duration::from_millis(100);
+
+/// One attempt to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Of which delivery.
+    pub delivery: DeliveryId,
+    /// What to send.
+    pub message: MessageId,
+    /// Where to.
+    pub lane: LaneId,
+    /// Which attempt it is, from 1.
+    pub attempt: u16,
+    /// Whether the compact payload is to be sent.
+    pub compact: bool,
+    /// Whether a breaker waits for its answer: it is given less time.
+    pub probe: bool,
+}
+
+/// An attempt under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) delivery: DeliveryId,
+    taken: Taken,
+    pub(super) started: Timestamp,
+    expected: Duration,
+    slow: bool,
+    /// Of its lane's breaker.
+    pub(super) generation: u32,
+    /// The shared gates it went through: its lane may be elsewhere when it lands.
+    pub(super) shared: [Option<(SharedGate, Pass)>; 3],
+}
+
+impl Queue {
+    /// Takes what an attempt needs; it is in flight from here on.
+    pub(super) fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
+        let (pass, expected, slow) = self.start_own(id, taken.lane, now);
+        let settings = self.lane_ref(taken.lane).settings.clone();
+        let shared = settings.map_or([None; 3], |settings| self.start_shared(&settings, now));
+        self.turn.sent(taken, expected, now);
+        self.slow_in_flight += u32::from(slow);
+        let number = self.in_flight.insert(Flight {
+            delivery: id,
+            taken,
+            started: now,
+            expected,
+            slow,
+            generation: pass.generation,
+            shared,
+        });
+        let refused = &mut self.refused_moves;
+        let item = self.items.get_mut(&id).expect("picked from the window");
+        move_to(&mut item.delivery, State::Dispatching, refused);
+        item.stage = Stage::InFlight;
+        item.number = number;
+        let delivery = &item.delivery;
+        Start {
+            delivery: id,
+            message: delivery.message,
+            lane: delivery.lane,
+            attempt: delivery.attempts.saturating_add(1),
+            compact: delivery.compact == Compact::InUse,
+            probe: pass.probe || shared.iter().flatten().any(|(_, pass)| pass.probe),
+        }
+    }
+
+    /// Takes a slot and what its lane's own gates ask for: how long it is expected to take, and
+    /// whether that is slow.
+    fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
+        let first_try = self.items[&id].delivery.attempts == 0;
+        let care = self.limits.care;
+        let lane = self.lane_mut(index);
+        lane.in_flight += 1;
+        let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
+        if lane.destination.is_none() && (care == Care::On || settings.rate().is_some()) {
+            lane.destination = Some(Box::new(Destination::new(settings, care, now)));
+        }
+        let Some(destination) = lane.destination.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
+        destination.retries.remove(&id);
+        let pass = destination.start(settings, first_try, now);
+        (pass, destination.concurrency.latency(), destination.concurrency.is_slow())
+    }
+
+    /// An attempt is over: its slots are free again.
+    pub(super) fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
+        let flight = self.free_slot(id)?;
+        self.turn.landed(flight.taken, flight.expected, now.since(flight.started));
+        Some(flight)
+    }
+
+    /// An attempt was not made after all: its slots are free again, and what it took is given back.
+    pub(super) fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(flight) = self.free_slot(id) else { return };
+        self.turn.put_back(flight.taken, flight.expected);
+        let index = self.items[&id].lane;
+        let lane = self.lane_mut(index);
+        if let Some(settings) = lane.settings.clone() {
+            if let Some(destination) = &mut lane.destination {
+                destination.put_back(&settings, flight.generation);
+            }
+            self.put_back_shared(&flight.shared, now);
+        }
+        self.ring_lane(index, now);
+    }
+
+    fn free_slot(&mut self, id: DeliveryId) -> Option<Flight> {
+        let item = &self.items[&id];
+        let (number, index) = (item.number, item.lane);
+        let flight = self.in_flight.remove(number).filter(|flight| flight.delivery == id)?;
+        let lane = self.lane_mut(index);
+        lane.in_flight = lane.in_flight.saturating_sub(1);
+        self.slow_in_flight -= u32::from(flight.slow);
+        Some(flight)
+    }
+}

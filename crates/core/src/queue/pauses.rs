@@ -1,0 +1,81 @@
+//! Somebody's word that something must wait: pauses of everything, a tenant or a lane, and a lane's hold
+//! that an answer asked for. What is held still exists; what they mean for a lane is in `bar.rs`.
+
+use super::Queue;
+use super::timer::Timer;
+use crate::hold::Hold;
+use crate::id::{LaneId, TenantId};
+use crate::time::Timestamp;
+
+impl Queue {
+    /// Pauses everything.
+    pub fn pause_all(&mut self, hold: Hold) {
+        self.shed_in_vain = None;
+        self.paused_all = Some(hold);
+        self.set_pause_timer(hold);
+    }
+
+    /// Pauses a tenant.
+    pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
+        self.shed_in_vain = None;
+        self.paused_tenants.insert(tenant, hold);
+        self.set_pause_timer(hold);
+    }
+
+    /// Pauses a lane.
+    pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
+        self.shed_in_vain = None;
+        let index = self.lane(lane);
+        self.lane_mut(index).holds_mut().paused = Some(hold);
+        if let Some(until) = hold.until {
+            self.timers.set(until, Timer::Lane(lane));
+        }
+    }
+
+    /// Ends a pause of everything.
+    pub fn resume_all(&mut self, now: Timestamp) {
+        self.paused_all = None;
+        self.ring_every_lane(now);
+    }
+
+    /// Ends a tenant's pause.
+    pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
+        self.paused_tenants.remove(&tenant);
+        self.ring_every_lane(now);
+    }
+
+    /// Ends a lane's pause.
+    pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
+        if let Some(index) = self.lane_index.get(&lane).copied() {
+            let lane = self.lane_mut(index);
+            lane.holds_mut().paused = None;
+            lane.release(now);
+            self.ring_lane(index, now);
+            self.drop_if_idle(index, now);
+        }
+    }
+
+    /// Holds a lane; of two holds the one that lasts longer counts.
+    pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
+        let index = self.lane(lane);
+        let holds = self.lane_mut(index).holds_mut();
+        let longer = match (holds.by_answer.map(|held| held.until), hold.until) {
+            (Some(None), _) => false,
+            (Some(Some(held)), Some(until)) => until > held,
+            _ => true,
+        };
+        if longer {
+            holds.by_answer = Some(hold);
+            self.shed_in_vain = None;
+            if let Some(until) = hold.until {
+                self.timers.set(until, Timer::Lane(lane));
+            }
+        }
+    }
+
+    fn set_pause_timer(&mut self, hold: Hold) {
+        if let Some(until) = hold.until {
+            self.timers.set(until, Timer::Pause);
+        }
+    }
+}

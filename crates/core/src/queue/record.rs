@@ -1,0 +1,141 @@
+//! What is made durable of a delivery, and what follows once it is.
+//!
+//! Invariant: what was decided is acted on only after [`Queue::recorded`] said that it is durable.
+
+use super::lane::{Lane, OnDead};
+use super::{HORIZON, Place, Queue, Stage};
+use crate::cut;
+use crate::delivery::{Decision, Delivery};
+use crate::id::{DeliveryId, Shard};
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// A change to make durable. The owner tells [`Queue::recorded`] once it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The delivery as it is from now on.
+    pub delivery: Delivery,
+    /// Attempts the store must still count for the change to be valid.
+    pub attempts_before: u16,
+    /// Where its row goes, while it has one.
+    pub place: Place,
+    /// Who owns it.
+    pub shard: Shard,
+    /// A strict lane stops behind its dead head, in the same transaction.
+    pub pauses_lane: bool,
+    /// The endpoint is no more: cut its lane.
+    pub ends_endpoint: bool,
+}
+
+/// What a recorded change means for the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It ended and left.
+    Ended,
+    /// It waits in the window.
+    Waits,
+    /// It waits in the store and must be read back before this.
+    Left(Timestamp),
+    /// A cut came while it was being recorded: record this too.
+    Again(Record),
+}
+
+impl Queue {
+    /// A change is durable; the delivery moves on.
+    pub fn recorded(&mut self, now: Timestamp, id: DeliveryId) -> Recorded {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Recording) else {
+            return Recorded::Ended;
+        };
+        if item.delivery.state.is_terminal() {
+            self.leave(id, now);
+            return Recorded::Ended;
+        }
+        if item.delivery.receipt_kept {
+            return Recorded::Again(self.end(id, State::Delivered { at: now }));
+        }
+        if let Some(cause) = self.cuts.cause(&item.delivery) {
+            return Recorded::Again(self.end(id, cut::ended(cause, now)));
+        }
+        let due = item.delivery.state.due().expect("what has not ended is due at some time");
+        if due > now + HORIZON && item.place == Place::Delayed && !self.keeps_retry(id, now) {
+            self.leave(id, now);
+            return Recorded::Left(due);
+        }
+        self.wait(id, now);
+        Recorded::Waits
+    }
+
+    /// Its row is not what we think: somebody else owns the delivery, or it has ended.
+    pub fn refused(&mut self, now: Timestamp, id: DeliveryId) {
+        self.leave(id, now);
+    }
+
+    /// Whether a retry is better kept: its destination fails, and a recovery makes it due at once.
+    fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
+        let is_retry = matches!(self.items[&id].delivery.state, State::Retry { .. });
+        if !is_retry || self.items.len() >= self.limits.window / 4 * 3 {
+            return false;
+        }
+        let item = &self.items[&id];
+        if self.lane_ref(item.lane).kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
+            // Those that wait must not keep out what could go.
+            return false;
+        }
+        let index = self.items[&id].lane;
+        let destination = self.lane_mut(index).destination.as_mut();
+        destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
+    }
+
+    /// Takes over a decision, unless a cut says otherwise.
+    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision, now: Timestamp) -> Record {
+        let item = self.items.get_mut(&id).expect("decided about one in the window");
+        let attempts_before = item.delivery.attempts;
+        item.delivery.attempts = decision.attempts;
+        item.delivery.previous_wait = decision.previous_wait;
+        item.delivery.limited_in_a_row = decision.limited_in_a_row;
+        item.delivery.compact = decision.compact;
+        let mut next = decision.state;
+        if !next.is_terminal()
+            && let Some(cut) = self.cuts.cause(&item.delivery)
+        {
+            next = cut::ended(cut, now);
+        }
+        // The state's own cause: what we failed at ourselves does not hide what the receiver did.
+        if let State::Retry { cause, .. } = next {
+            item.delivery.last_cause = Some(cause);
+        }
+        self.record(id, next, attempts_before)
+    }
+
+    /// Moves one to its next state; from here on it is being recorded.
+    pub(super) fn record(&mut self, id: DeliveryId, next: State, attempts_before: u16) -> Record {
+        let lane = self.lane_of(id);
+        let strict = lane.is_some_and(Lane::is_strict);
+        let holds_on_dead =
+            strict && lane.and_then(|lane| lane.settings.as_ref()).is_some_and(|set| set.on_dead == OnDead::Hold);
+        let refused = &mut self.refused_moves;
+        let item = self.items.get_mut(&id).expect("records are made of what is in the window");
+        move_to(&mut item.delivery, next, refused);
+        if item.stage != Stage::Recording {
+            item.number = self.recording.insert(id);
+        }
+        item.stage = Stage::Recording;
+        // A strict lane's rows stay where their queue is found, also between attempts.
+        item.place = if strict { Place::Spilled } else { Place::Delayed };
+        Record {
+            delivery: item.delivery.clone(),
+            attempts_before,
+            place: item.place,
+            shard: Shard::of(item.delivery.lane),
+            pauses_lane: holds_on_dead && matches!(next, State::Dead { .. }),
+            ends_endpoint: false,
+        }
+    }
+}
+
+/// A move that the table refuses is not made, and counted.
+pub(super) fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
+    if delivery.state.become_(next).is_err() {
+        *refused += 1;
+    }
+}

@@ -3,6 +3,7 @@
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_engine::accept::FANOUT_MAX;
 
 use crate::fixture::Server;
 
@@ -28,6 +29,27 @@ async fn a_message_nobody_wants_is_accepted_with_a_note() {
         server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
     assert_eq!((answer.status, &answer.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()));
     assert_eq!(answer.body["notes"][0], "no endpoint wants this event: nothing will be sent");
+}
+
+#[tokio::test]
+async fn a_message_to_very_many_is_accepted_at_once_and_its_deliveries_follow() {
+    let server = Server::start().await;
+    for _ in 0..=FANOUT_MAX {
+        server.endpoint("").await;
+    }
+    let collapsing = server.post("/v1/messages", r#"{"payload": 1, "collapse_key": "a"}"#).await;
+    assert_eq!(collapsing.problem(), (400, "too_many_endpoints", ""), "a late one could replace a newer one");
+    let answer = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED);
+    assert!(answer.body["deliveries"].is_null(), "nobody has counted them yet");
+    assert_eq!(answer.body["notes"].as_array().map(Vec::len), Some(1));
+    while server.store.lock().pending() <= FANOUT_MAX {
+        tokio::task::yield_now().await;
+    }
+    server.endpoint("").await;
+    let shown = server.get(&format!("/v1/messages/{}", answer.text("id"))).await;
+    assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(1_000), "the first of them");
+    assert_eq!(server.store.lock().pending(), FANOUT_MAX + 1, "one for each that was there");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The contract in its plainest form: maps in memory, one call after the other.
 //!
 //! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
-//! answer arrives; [`MemoryStore`] puts it behind the [`Store`] trait.
+//! answer arrives; [`MemoryStore`] puts it behind the [`crate::Store`] trait.
 
 mod collapse;
 mod dead_letter;
@@ -10,35 +10,32 @@ mod idempotency;
 mod job;
 mod journal;
 mod retention;
+mod store;
 mod sweep;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::future::{Future, ready};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, WriterId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use tokio::sync::Notify;
 
+use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint,
-    EndpointStatus, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
-    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Idempotency, Message, Page, Pause, PauseScope,
+    Query, Row, Session, Settled, Settlement, Shown, Start,
 };
-use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
-use crate::row::{Retained, Retention, RetentionStep};
-use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
 use dead_letter::DeadLetters;
 use journal::lookup_key;
+pub use store::MemoryStore;
 
 /// Everything a store keeps, in maps.
 #[derive(Debug, Default)]
@@ -65,7 +62,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// See [`Store::open`].
+    /// See [`crate::Store::open`].
     pub fn open(&mut self) -> Start {
         self.sessions += 1;
         for cut in self.cuts.values_mut() {
@@ -95,7 +92,7 @@ impl Memory {
         if session == self.session() { Ok(()) } else { Err(StoreError::Fenced { session: session.id }) }
     }
 
-    /// See [`Store::accept`]; what arrives comes along.
+    /// See [`crate::Store::accept`]; what arrives comes along.
     pub fn accept(
         &mut self,
         session: Session,
@@ -133,7 +130,7 @@ impl Memory {
         Ok((acceptances, arrivals))
     }
 
-    /// See [`Store::settle`].
+    /// See [`crate::Store::settle`].
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
@@ -180,7 +177,7 @@ impl Memory {
         Settled::Done
     }
 
-    /// See [`Store::spill`].
+    /// See [`crate::Store::spill`].
     pub fn spill(&mut self, session: Session, deliveries: &[DeliveryId]) -> Result<(), StoreError> {
         self.guard(session)?;
         for id in deliveries {
@@ -191,7 +188,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`Store::page`].
+    /// See [`crate::Store::page`].
     pub fn page(&self, query: Query, limit: u32) -> Page {
         let limit = limit as usize;
         let mut next_due = None;
@@ -237,7 +234,7 @@ impl Memory {
         }
     }
 
-    /// See [`Store::cut`].
+    /// See [`crate::Store::cut`].
     pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut happened = vec![Entry::cut(&cut)];
@@ -256,7 +253,7 @@ impl Memory {
         Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
 
-    /// See [`Store::uncut`].
+    /// See [`crate::Store::uncut`].
     pub fn uncut(&mut self, session: Session, scope: Scope) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::Uncut { scope }]);
@@ -264,7 +261,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`Store::pause`].
+    /// See [`crate::Store::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::paused(pause)]);
@@ -272,7 +269,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`Store::resume`].
+    /// See [`crate::Store::resume`].
     pub fn resume(&mut self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::Resumed { scope }]);
@@ -280,19 +277,19 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`Store::remember`].
+    /// See [`crate::Store::remember`].
     pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
         self.guard(session)?;
         self.breakers = breakers.iter().map(|breaker| (breaker.of, breaker.soft)).collect();
         Ok(())
     }
 
-    /// See [`Store::lanes`].
+    /// See [`crate::Store::lanes`].
     pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
     }
 
-    /// See [`Store::put_endpoint`].
+    /// See [`crate::Store::put_endpoint`].
     pub fn put_endpoint(
         &mut self,
         session: Session,
@@ -314,7 +311,7 @@ impl Memory {
         self.lanes.insert(settings.lane, settings);
     }
 
-    /// See [`Store::delivery`].
+    /// See [`crate::Store::delivery`].
     pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<Shown> {
         let attempts = self.attempts.get(&id).cloned().unwrap_or_default();
         if let Some(delivery) = self.ended.get(&id) {
@@ -359,291 +356,5 @@ impl Memory {
         }
         self.spilled.remove(&(row.delivery.lane, row.delivery.tier, id));
         Some(row)
-    }
-}
-
-/// [`Memory`] behind the [`Store`] trait.
-#[derive(Debug, Default)]
-pub struct MemoryStore {
-    memory: Mutex<Memory>,
-    arrivals: Mutex<VecDeque<Arrival>>,
-    arrived: Notify,
-}
-
-impl MemoryStore {
-    /// The store's content, for whoever decides when a call takes effect.
-    pub fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_arrivals(&self) -> Vec<Arrival> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
-    }
-}
-
-impl Store for MemoryStore {
-    fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send {
-        ready(Ok(self.lock().open()))
-    }
-
-    fn accept(
-        &self,
-        session: Session,
-        messages: Vec<Accepted>,
-    ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send {
-        // Under the lock: arrivals come in the order of their commits.
-        let mut memory = self.lock();
-        let accepted = memory.accept(session, messages).map(|(acceptances, arrivals)| {
-            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
-            self.arrived.notify_one();
-            acceptances
-        });
-        ready(accepted)
-    }
-
-    async fn arrivals(&self) -> Vec<Arrival> {
-        loop {
-            let arrivals = self.take_arrivals();
-            if !arrivals.is_empty() {
-                return arrivals;
-            }
-            self.arrived.notified().await;
-        }
-    }
-
-    fn settle(
-        &self,
-        session: Session,
-        settlements: Vec<Settlement>,
-    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send {
-        ready(self.lock().settle(session, settlements))
-    }
-
-    fn spill(
-        &self,
-        session: Session,
-        deliveries: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().spill(session, &deliveries))
-    }
-
-    fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send {
-        ready(Ok(self.lock().page(query, limit)))
-    }
-
-    fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send {
-        ready(Ok(self.lock().lanes(&lanes)))
-    }
-
-    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send {
-        ready(Ok(self.lock().messages.get(&id).cloned()))
-    }
-
-    fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send {
-        ready(self.lock().cut(session, cut))
-    }
-
-    fn sweep(
-        &self,
-        session: Session,
-        sweep: Sweep,
-        under_way: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send {
-        ready(self.lock().sweep(session, sweep, &under_way))
-    }
-
-    fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().uncut(session, scope))
-    }
-
-    fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().pause(session, pause))
-    }
-
-    fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().resume(session, scope))
-    }
-
-    fn remember(
-        &self,
-        session: Session,
-        breakers: Vec<SoftBreaker>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().remember(session, &breakers))
-    }
-
-    fn put_endpoint(
-        &self,
-        session: Session,
-        endpoint: Endpoint,
-        once: Option<Idempotency>,
-    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send {
-        ready(self.lock().put_endpoint(session, endpoint, once))
-    }
-
-    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send {
-        ready(Ok(self.lock().endpoints.get(&id).cloned()))
-    }
-
-    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
-        let memory = self.lock();
-        let first = ENDPOINTS_LISTED_MAX + 1;
-        ready(Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).take(first).cloned().collect()))
-    }
-
-    fn delivery(
-        &self,
-        id: DeliveryId,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
-        ready(Ok(self.lock().delivery(id, now)))
-    }
-
-    fn history(
-        &self,
-        filter: HistoryFilter,
-        order: ListOrder,
-        after: Option<DeliveryId>,
-        limit: u32,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send {
-        ready(Ok(self.lock().history(&filter, order, after, limit, now)))
-    }
-
-    fn named(
-        &self,
-        tenant: TenantId,
-        name: Name,
-        order: ListOrder,
-        after: Option<MessageId>,
-        limit: u32,
-    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send {
-        ready(Ok(self.lock().named(tenant, &name, order, after, limit)))
-    }
-
-    fn tallies(
-        &self,
-        tenant: TenantId,
-        since: Hour,
-        until: Hour,
-    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send {
-        ready(Ok(self.lock().tallies(tenant, since, until)))
-    }
-
-    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send {
-        ready(Ok(self.lock().waiting(lane)))
-    }
-
-    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send {
-        ready(Ok(self.lock().journal(after, limit)))
-    }
-
-    fn deliveries(
-        &self,
-        message: MessageId,
-        after: Option<DeliveryId>,
-        now: Timestamp,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
-        ready(Ok(self.lock().deliveries(message, after, now, limit)))
-    }
-
-    fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        order: ListOrder,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send {
-        ready(Ok(self.lock().dead_letters(&filter, order, after, limit)))
-    }
-
-    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send {
-        ready(Ok(self.lock().count_dead_letters(&filter)))
-    }
-
-    fn purge_dead_letters(
-        &self,
-        session: Session,
-        filter: DeadLetterFilter,
-    ) -> impl Future<Output = Result<Count, StoreError>> + Send {
-        ready(self.lock().purge_dead_letters(session, &filter))
-    }
-
-    fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send {
-        ready(self.lock().sweep_dead_letters(session))
-    }
-
-    fn endpoints_after(
-        &self,
-        tenant: TenantId,
-        after: Option<EndpointId>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
-        ready(Ok(self.lock().endpoints_after(tenant, after, limit)))
-    }
-
-    fn start_replay(
-        &self,
-        session: Session,
-        replay: NewReplay,
-    ) -> impl Future<Output = Result<Job, StoreError>> + Send {
-        ready(self.lock().start_replay(session, replay))
-    }
-
-    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send {
-        ready(Ok(self.lock().job(id)))
-    }
-
-    fn jobs(
-        &self,
-        query: JobQuery,
-        after: Option<JobId>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send {
-        ready(Ok(self.lock().jobs(query, after, limit)))
-    }
-
-    fn change_job(
-        &self,
-        session: Session,
-        id: JobId,
-        next: JobState,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        ready(self.lock().change_job(session, id, next))
-    }
-
-    fn replay_page(
-        &self,
-        id: JobId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send {
-        ready(Ok(self.lock().replay_page(id, limit)))
-    }
-
-    fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send {
-        let spread = self.lock().spread(session, chunk).map(|(chunked, arrivals)| {
-            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
-            self.arrived.notify_one();
-            chunked
-        });
-        ready(spread)
-    }
-
-    fn replay_of(
-        &self,
-        id: DeliveryId,
-    ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send {
-        ready(Ok(self.lock().replay_of(id)))
-    }
-
-    fn retain(
-        &self,
-        session: Session,
-        retention: Retention,
-        now: Timestamp,
-        step: RetentionStep,
-    ) -> impl Future<Output = Result<Retained, StoreError>> + Send {
-        ready(self.lock().retain(session, retention, now, step))
     }
 }

@@ -7,6 +7,7 @@ pub mod core_speed;
 pub mod cpu;
 pub mod crash_points;
 pub mod fairness;
+pub mod idempotency;
 pub mod limits;
 pub mod loopback;
 pub mod outage;

@@ -9,8 +9,8 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    breakers, core_speed, crash_points, fairness, limits, outage, planted, purity, schedules, simulation, store_kill9,
-    store_speed, thread,
+    breakers, core_speed, crash_points, fairness, idempotency, limits, outage, planted, purity, schedules, simulation,
+    store_kill9, store_speed, thread,
 };
 
 /// How a proof is run.
@@ -156,6 +156,11 @@ pub const PROOFS: &[Proof] = &[
         name: "crash-points",
         shows: "a crash at every effect of many scenarios loses nothing",
         run: crash_points::run,
+    },
+    Proof {
+        name: "idempotency",
+        shows: "twins of every key at once, across kill -9: one message each, one answer for all",
+        run: idempotency::run,
     },
     Proof {
         name: "store-kill9",

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use posthaste_testkit::prove::{Bar, CannotRun, Figure, Findings, Options, PROOFS, Proof};
-use posthaste_testkit::simulation;
+use posthaste_testkit::{idempotency, simulation};
 
 const USAGE: &str = "\
 usage: prove NAME [--quick] [--seeds N] [--first S] [--json]
@@ -30,6 +30,11 @@ fn main() -> ExitCode {
     {
         simulation::print_traces(first, seeds);
         return ExitCode::SUCCESS;
+    }
+    if let [flag, rest @ ..] = args.as_slice()
+        && flag == idempotency::FLAG
+    {
+        return idempotency::main(&rest.iter().map(String::as_str).collect::<Vec<_>>());
     }
     match parse(env::args().skip(1), PROOFS) {
         Ok(Ask::Help) => {

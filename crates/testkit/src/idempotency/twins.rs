@@ -1,0 +1,163 @@
+//! The process that is killed: twins of every key at once, on a real store, each with an answer of its
+//! own; every answer it gets is a line on its output.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::queue::Place;
+use posthaste_core::tier::Tier;
+use posthaste_crypto::{LookupKey, digest};
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Session, Store, StoreError,
+};
+use tokio::task::JoinSet;
+
+use crate::prove::CannotRun;
+use crate::seeder::Target;
+
+/// Keys whose twins are sent at once: several group commits' worth.
+const TOGETHER: u64 = 64;
+
+/// What is done with keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// They are handed to the store.
+    Kept,
+    /// They are left out: the fault that the proof must find.
+    Stripped,
+}
+
+/// What one call was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The body of a first answer.
+    Body(String),
+    /// Its key stands for another request.
+    Reused,
+}
+
+/// Sends twins of every key, then each key once more for another request.
+pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(send(folder, keys, seed, with))
+}
+
+async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+    let store = Sqlite::open_folder(folder)?;
+    let session = store.open().await?.session;
+    let lookup = LookupKey::from_bytes(store.lookup_key());
+    let caller = Arc::new(Caller { store, session, lookup, clock: SystemClock::new(), with });
+    let mut arrivals = JoinSet::new();
+    let arriving = Arc::clone(&caller);
+    // Nobody sends anything here: what has arrived stays pending.
+    arrivals.spawn(async move { while !arriving.store.arrivals().await.is_empty() {} });
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut next = 1;
+    for first in (0..keys).step_by(usize::try_from(TOGETHER).unwrap_or(1)) {
+        let chunk = first..keys.min(first + TOGETHER);
+        let mut calls: Vec<(u64, u8)> =
+            chunk.clone().flat_map(|key| std::iter::repeat_n((key, 1), dice.usize(2..=8))).collect();
+        dice.shuffle(&mut calls);
+        caller.all(&calls, &mut next).await?;
+        caller.all(&chunk.map(|key| (key, 2)).collect::<Vec<_>>(), &mut next).await?;
+    }
+    caller.store.close().await;
+    Ok(())
+}
+
+struct Caller {
+    store: Sqlite,
+    session: Session,
+    lookup: LookupKey,
+    clock: SystemClock,
+    with: Keys,
+}
+
+impl Caller {
+    /// Makes these calls at once: each a key and for which request it is. Tells each answer as it comes.
+    async fn all(self: &Arc<Self>, calls: &[(u64, u8)], next: &mut u64) -> Result<(), CannotRun> {
+        let mut under_way = JoinSet::new();
+        for (key, request) in calls {
+            let (caller, key, request, number) = (Arc::clone(self), *key, *request, *next);
+            *next += 2;
+            under_way.spawn(async move { (key, request, caller.call(key, request, number).await) });
+        }
+        while let Some(ended) = under_way.join_next().await {
+            let (key, request, answer) = ended.map_err(|error| CannotRun(error.to_string()))?;
+            say(key, request, &answer?)?;
+        }
+        Ok(())
+    }
+
+    async fn call(&self, key: u64, request: u8, number: u64) -> Result<Answer, StoreError> {
+        let accepted = self.message(key, request, number);
+        let mine = answer(accepted.message.id);
+        match self.store.accept(self.session, vec![accepted]).await?.pop() {
+            Some(Acceptance::Replayed(first)) => Ok(Answer::Body(String::from_utf8_lossy(&first.body).into_owned())),
+            Some(Acceptance::KeyReused) => Ok(Answer::Reused),
+            Some(Acceptance::Fresh) | None => Ok(Answer::Body(mine)),
+        }
+    }
+
+    /// A message whose body is its key, as the engine would hand it over.
+    fn message(&self, key: u64, request: u8, number: u64) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, number));
+        let lane = Arc::new(Target(key % 16).endpoint().lane_settings());
+        let now = self.clock.now();
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, now);
+        let (name, body) = (key.to_string(), Bytes::from(key.to_string()));
+        let once = Idempotency {
+            tenant: lane.tenant,
+            key: KeyHash::of(self.lookup.hash("idempotency key", lane.tenant.raw(), name.as_bytes())),
+            digest: digest::of_parts(&[&body, &[request]]),
+            answer: FirstAnswer { status: 202, body: Bytes::from(answer(id)) },
+            at: now,
+        };
+        let message = Message {
+            id,
+            tenant: lane.tenant,
+            at: now,
+            event_type: None,
+            correlation_id: String::new(),
+            subject: None,
+            body,
+            compact: None,
+        };
+        let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
+        let idempotency = Some(once).filter(|_| self.with == Keys::Kept);
+        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency, fan_out: None }
+    }
+}
+
+/// What a message that was accepted is answered: no two the same.
+pub(super) fn answer(message: MessageId) -> String {
+    message.raw().to_string()
+}
+
+/// One line for each answer, out at once.
+fn say(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
+    let text = match answer {
+        Answer::Body(body) => body,
+        Answer::Reused => "reused",
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{key} {request} {text}")?;
+    out.flush()
+}
+
+/// What a line of a process said; `None` for one that was cut off.
+pub(super) fn heard(line: &str) -> Option<(u64, u8, Answer)> {
+    let mut words = line.split(' ');
+    let (key, request) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let answer = match words.next()? {
+        "reused" => Answer::Reused,
+        body => Answer::Body(body.to_owned()),
+    };
+    Some((key, request, answer))
+}

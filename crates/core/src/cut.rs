@@ -95,6 +95,16 @@ impl Cuts {
         }
     }
 
+    /// Whether the cut of this scope covers this delivery.
+    pub fn covers(&self, scope: Scope, delivery: &Delivery) -> bool {
+        in_scope(scope, delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
+    }
+
+    /// The highest id that the cut of this lane covers, if there is one.
+    pub fn of_lane(&self, lane: LaneId) -> Option<Key> {
+        self.marks.get(&Scope::Lane(lane)).map(|(upto, _)| *upto)
+    }
+
     /// Why this delivery is ended, if a cut covers it.
     pub fn cause(&self, delivery: &Delivery) -> Option<Cause> {
         if self.marks.is_empty() {

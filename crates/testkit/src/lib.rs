@@ -1,6 +1,7 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
 pub mod breakers;
+mod busy;
 pub mod caller;
 pub mod contention;
 pub mod core_speed;
@@ -10,6 +11,7 @@ pub mod fairness;
 pub mod idempotency;
 pub mod limits;
 pub mod loopback;
+pub mod mass_ends;
 pub mod outage;
 pub mod planted;
 pub mod prove;
@@ -19,6 +21,7 @@ pub mod schedules;
 pub mod seeder;
 pub mod sim;
 pub mod simulation;
+pub mod store_backlog;
 pub mod store_kill9;
 pub mod store_speed;
 pub mod thread;

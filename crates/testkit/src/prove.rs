@@ -9,8 +9,8 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    breakers, core_speed, crash_points, fairness, idempotency, limits, outage, planted, purity, schedules, simulation,
-    store_kill9, store_speed, thread,
+    breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted, purity, schedules,
+    simulation, store_backlog, store_kill9, store_speed, thread,
 };
 
 /// How a proof is run.
@@ -166,6 +166,16 @@ pub const PROOFS: &[Proof] = &[
         name: "store-kill9",
         shows: "a process around the loop and the store is killed under eight producers: nothing acknowledged is lost",
         run: store_kill9::run,
+    },
+    Proof {
+        name: "store-backlog",
+        shows: "millions of rows that wait make a delivery hardly dearer, a start no slower and no page long",
+        run: store_backlog::run,
+    },
+    Proof {
+        name: "mass-ends",
+        shows: "what ends millions of deliveries is answered at once, and nothing of them is sent afterwards",
+        run: mass_ends::run,
     },
     Proof {
         name: "store-speed",

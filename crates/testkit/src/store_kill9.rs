@@ -46,14 +46,9 @@ const FULL: Size = Size { cycles: 60, acknowledged: 100_000 };
 const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
 
 /// Plays one of the parts, as `store_node` was told to.
-pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
-    let args: Vec<String> = args.collect();
+pub fn main(args: &[String]) -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // Whoever started us has ended when our input does: nobody stays behind.
-    thread::spawn(|| {
-        io::stdin().lines().for_each(drop);
-        std::process::exit(0);
-    });
+    end_with_input();
     let ended = match args.as_slice() {
         ["node", folder, promise] => match promise.parse() {
             Ok(promise) => node::run(Path::new(folder), promise),
@@ -72,6 +67,14 @@ pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Ends this process when its input does: whoever started it has ended, and nobody stays behind.
+pub(crate) fn end_with_input() {
+    thread::spawn(|| {
+        io::stdin().lines().for_each(drop);
+        std::process::exit(0);
+    });
 }
 
 /// Runs the proof.

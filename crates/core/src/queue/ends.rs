@@ -4,6 +4,7 @@
 //! Invariant: nothing is ended while it is in flight or being recorded. A cut spares it; the rest waits
 //! until it has landed and [`Queue::recorded`] looks again.
 
+use super::items::Item;
 use super::record::Record;
 use super::{Place, Queue, Stage};
 use crate::cause::Cause;
@@ -35,6 +36,22 @@ impl Queue {
         spared.sort_unstable();
         self.cuts.put(scope, upto, cause);
         spared
+    }
+
+    /// Ends whatever of the window the cut of this scope covers and is not under way: what to record
+    /// of each. An arrival can come after its row was swept, and would be sent once the cut is
+    /// forgotten.
+    pub fn end_covered(&mut self, now: Timestamp, scope: Scope) -> Vec<Record> {
+        let waits = |item: &&Item| matches!(item.stage, Stage::Ready | Stage::Waiting);
+        let waiting = self.items.iter().filter(waits).map(|item| &item.delivery);
+        let covered = waiting.filter(|delivery| self.cuts.covers(scope, delivery));
+        let mut ids: Vec<DeliveryId> = covered.map(|delivery| delivery.id).collect();
+        ids.sort_unstable();
+        let end = |id| {
+            let cause = self.cuts.cause(&self.items[&id].delivery)?;
+            Some(self.end(id, cut::ended(cause, now)))
+        };
+        ids.into_iter().filter_map(end).collect()
     }
 
     /// Forgets a cut whose rows are all swept.

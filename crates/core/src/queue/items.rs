@@ -50,6 +50,11 @@ impl Items {
         self.numbers.contains_key(id)
     }
 
+    /// All of them, in no order that means anything, and the same in every run.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }

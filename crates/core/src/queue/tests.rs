@@ -9,10 +9,10 @@ use proptest::prelude::*;
 
 use super::timer::ASK_AGAIN;
 use super::*;
-use crate::cut;
+use crate::cut::{self, Scope};
 use crate::delivery::{Compact, Delivery, Expiry};
 use crate::flow::Care;
-use crate::id::MessageId;
+use crate::id::{Key, MessageId};
 use crate::policy::{JitterSpec, Policy, PolicySpec};
 use crate::{Cause, Why};
 use model::{LANES, Model};
@@ -243,6 +243,22 @@ fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
     queue.paged(NOW, LANE, old.tier, Span::ALL, false);
     let tiers: Vec<Tier> = std::iter::from_fn(|| queue.next_page(NOW)).map(|wanted| wanted.tier).collect();
     assert_eq!(tiers, Tier::ALL, "a page of the old order says nothing of the new queues");
+}
+
+#[test]
+fn what_a_cut_covers_is_not_read_back() {
+    let mut queue = queue(Order::Fifo);
+    let upto = Key::from_raw(100);
+    queue.cut(Scope::Lane(LANE), upto, Cause::Unsubscribed);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    let wanted = queue.next_page(NOW).expect("later rows may be behind the window");
+    assert_eq!(wanted.span, Span { from: DeliveryId(upto.plus(1)), ..Span::ALL });
+    queue.paged(NOW, LANE, wanted.tier, wanted.span, false);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    queue.cut(Scope::Lane(LANE), Span::ALL.below.0, Cause::Unsubscribed);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(queue.next_page(NOW), None, "nothing can be above this one");
+    assert!(!queue.is_spilling(LANE, Tier::Engagement), "nobody waits behind the window");
 }
 
 #[test]

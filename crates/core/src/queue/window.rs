@@ -156,10 +156,22 @@ impl Queue {
             if let Some(wanted) = self.page_wanted(index, now) {
                 // Another queue of the lane may want one too.
                 self.stand_in_line(index);
-                return Some(wanted);
+                let Some(span) = self.above_cut(wanted.lane, wanted.span) else {
+                    self.paged(now, wanted.lane, wanted.tier, wanted.span, false);
+                    continue;
+                };
+                return Some(PageWanted { span, ..wanted });
             }
         }
         None
+    }
+
+    /// What a lane's cut leaves of a span: what it covers is the store's to write off, and reading
+    /// millions of rows back would only write them off one by one. `None` when nothing is left.
+    fn above_cut(&self, lane: LaneId, span: Span) -> Option<Span> {
+        let above = self.cuts.of_lane(lane).map(|upto| DeliveryId(upto.plus(1)));
+        let from = above.map_or(span.from, |above| above.max(span.from));
+        (from < span.below).then_some(Span { from, ..span })
     }
 
     fn page_wanted(&mut self, index: u32, now: Timestamp) -> Option<PageWanted> {

@@ -282,6 +282,26 @@ fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
 }
 
 #[test]
+fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
+    let mut rig = Rig::new();
+    let lane = lane(Order::Fifo, OnDead::Skip);
+    let late = rig.accept(1, &lane);
+    rig.ask(1, 1, Command::EndLane(lane.lane, sweeper::EVERYTHING, Cause::Unsubscribed));
+    rig.every_call(2);
+    let scope = PauseScope::Lane(lane.lane);
+    rig.ask(3, 2, Command::Pause(Pause { scope, until: None }));
+    rig.every_call(3);
+    rig.step(4, late);
+    for minute in 10..20 {
+        rig.step(minute * 60_000, Event::Woke);
+        rig.every_call(minute * 60_000);
+    }
+    assert_eq!(rig.store.lock().open().cuts, [], "the cut is forgotten");
+    rig.step(1_200_000, Event::Replied(Reply::Resumed(scope, rig.dispatch.pause_of(scope), Ticket(3))));
+    assert_eq!(rig.sent, [], "its row has ended");
+}
+
+#[test]
 fn what_was_on_its_way_to_an_endpoint_that_is_gone_is_not_sent() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);

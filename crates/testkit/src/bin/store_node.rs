@@ -1,8 +1,12 @@
-//! One part of the proof `store-kill9`: the process that is killed, or one of those that give it
-//! work. Started by `posthaste_testkit::store_kill9`.
+//! One part of the proofs `store-kill9` and `store-backlog`: a process that is killed, or one of
+//! those that give it work. Started by the proofs.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    posthaste_testkit::store_kill9::main(std::env::args().skip(1))
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.as_slice() {
+        [role, folder] if role == "accepts" => posthaste_testkit::store_backlog::main(folder),
+        _ => posthaste_testkit::store_kill9::main(&args),
+    }
 }

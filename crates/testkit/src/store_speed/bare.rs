@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Slice;
-use super::busy::LOGICAL_BYTES;
+use crate::busy::{LOGICAL_BYTES, Slice};
 use crate::prove::CannotRun;
 
 /// A file that is only appended to.

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::id::Shard;
+use posthaste_core::id::{Shard, WriterId};
 use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::LookupKey;
 use posthaste_store::sqlite::{Commits, Sqlite};
-use posthaste_store::{Arrival, Attempt, Session, Settlement, Store, StoreError};
+use posthaste_store::{Accepted, Arrival, Attempt, Session, Settlement, Store, StoreError, journal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Slice;
 use crate::prove::CannotRun;
 use crate::seeder::{Mint, put_endpoints};
 
@@ -24,11 +24,29 @@ const BODY_BYTES: usize = 1024;
 const LANES: u64 = 1_000;
 /// What must be remembered of a delivery from its accept to its end: the body and its labels (52
 /// bytes), the ids and times of message, delivery and outcome (eight each).
-pub(super) const LOGICAL_BYTES: u64 = BODY_BYTES as u64 + 52 + 11 * 8;
+pub(crate) const LOGICAL_BYTES: u64 = BODY_BYTES as u64 + 52 + 11 * 8;
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
+/// What one slice came to.
+pub(crate) struct Slice {
+    pub(crate) deliveries: u64,
+    pub(crate) took: Duration,
+}
+
+impl Slice {
+    pub(crate) fn rate(&self) -> f64 {
+        self.deliveries as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// The value in the middle.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// A store with its callers, who work while a slice lasts.
-pub(super) struct Busy {
+pub(crate) struct Busy {
     store: Arc<Sqlite>,
     settled: Arc<AtomicU64>,
     works: watch::Sender<bool>,
@@ -36,7 +54,7 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    pub(super) async fn start(folder: &Path, callers: usize) -> Result<Self, CannotRun> {
+    pub(crate) async fn start(folder: &Path, callers: usize) -> Result<Self, CannotRun> {
         let store = Arc::new(Sqlite::open_folder(folder)?);
         let session = store.open().await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
@@ -53,7 +71,7 @@ impl Busy {
     }
 
     /// Lets everybody work for so long; ends when all that was accepted is settled.
-    pub(super) async fn slice(&mut self, slice: Duration) -> Result<Slice, CannotRun> {
+    pub(crate) async fn slice(&mut self, slice: Duration) -> Result<Slice, CannotRun> {
         let (began, before) = (Instant::now(), self.settled.load(Ordering::Relaxed));
         self.works.send_replace(true);
         tokio::time::sleep(slice).await;
@@ -75,11 +93,11 @@ impl Busy {
         }
     }
 
-    pub(super) fn commits(&self) -> Commits {
+    pub(crate) fn commits(&self) -> Commits {
         self.store.commits()
     }
 
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.tasks.shutdown().await;
         self.store.close().await;
     }
@@ -106,8 +124,29 @@ async fn settle_all(store: Arc<Sqlite>, session: Session, settled: Arc<AtomicU64
     }
 }
 
+/// What hashing costs a delivery, from its accept to its end: payload, names and entries.
+pub(crate) fn hashing() -> Duration {
+    const TIMES: u32 = 2_000;
+    let session = Session { id: 1, writer: WriterId::new(1).expect("a small number"), epoch: 1 };
+    let mint = Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES);
+    let lookup = LookupKey::from_bytes([1; 32]);
+    let messages: Vec<Accepted> = (0..TIMES).map(|_| mint.message()).collect();
+    let arrivals = messages.iter().flat_map(|accepted| {
+        let message = &accepted.message;
+        accepted.deliveries.iter().map(|new| Arrival {
+            new: new.clone(),
+            message: Arc::clone(message),
+            superseded: Vec::new(),
+        })
+    });
+    let settlements: Vec<Settlement> = arrivals.map(|arrival| delivered(session, &arrival)).collect();
+    let began = Instant::now();
+    std::hint::black_box((journal::of_accept(&messages, &lookup), journal::of_settle(&settlements)));
+    began.elapsed() / TIMES
+}
+
 /// It went well at the first attempt.
-pub(crate) fn delivered(session: Session, arrival: &Arrival) -> Settlement {
+fn delivered(session: Session, arrival: &Arrival) -> Settlement {
     let mut delivery = arrival.new.delivery.clone();
     let shard = Shard::of(delivery.lane);
     delivery.state = State::Delivered { at: NOW };

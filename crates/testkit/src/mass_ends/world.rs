@@ -1,0 +1,239 @@
+//! A seeded store with the dispatch loop over it, one lane that will end, and others that have work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use posthaste_core::dice::Roll;
+use posthaste_core::id::LaneId;
+use posthaste_core::queue::{Limits, Order, Place, Span};
+use posthaste_core::tier::Tier;
+use posthaste_engine::clock::SystemClock;
+use posthaste_engine::dispatch::driver::{Driver, Handle};
+use posthaste_engine::dispatch::{Answer, Command};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Count, DeadLetterFilter, Pause, PauseScope, Query, Session, Store, StoreError};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::loopback::{Loopback, taken};
+use crate::prove::CannotRun;
+use crate::seeder::{self, Mint, Shape, put_endpoints};
+
+/// Lanes of those who have work.
+const OTHERS: std::ops::Range<u64> = 100..150;
+/// Messages of theirs under way.
+const UNDER_WAY: usize = 256;
+const ATTEMPT: Duration = Duration::from_millis(2);
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Everything that runs.
+pub(super) struct World {
+    pub(super) store: Arc<Sqlite>,
+    session: Session,
+    lane: LaneId,
+    handle: Handle,
+    counts: Arc<Counts>,
+    mint: Arc<Mint>,
+    running: JoinSet<Result<(), StoreError>>,
+    stop: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+/// What the transport counts.
+struct Counts {
+    mine: AtomicU64,
+    others: AtomicU64,
+    /// One for each message of others that may be under way.
+    room: Semaphore,
+    works: AtomicBool,
+}
+
+/// What came of an end.
+pub(super) struct End {
+    pub(super) took: Duration,
+    pub(super) ended: u64,
+    pub(super) in_flight: u64,
+    /// What had been sent when the answer came.
+    pub(super) sent_before: u64,
+}
+
+impl World {
+    /// The loop runs; the lane is paused.
+    pub(super) async fn start(shape: Shape, lane: LaneId) -> Result<Self, CannotRun> {
+        let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
+        let store = Arc::new(Sqlite::open_folder(folder.path())?);
+        let start = store.open().await?;
+        let session = start.session;
+        put_endpoints(&store, session, OTHERS).await?;
+        let counts = Arc::new(Counts {
+            mine: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            room: Semaphore::new(UNDER_WAY),
+            works: AtomicBool::new(false),
+        });
+        let seen = Arc::clone(&counts);
+        let receive = move |send: &posthaste_engine::dispatch::Send, _: &posthaste_store::Message| {
+            if send.start.lane == lane {
+                seen.mine.fetch_add(1, Ordering::SeqCst);
+            } else {
+                seen.others.fetch_add(1, Ordering::SeqCst);
+                seen.room.add_permits(1);
+            }
+            taken()
+        };
+        let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
+        let mut dice = fastrand::Rng::with_seed(1);
+        let dice = Box::new(move || Roll(dice.u64(..)));
+        let (driver, handle) =
+            Driver::new(Limits::default(), start, Arc::clone(&store), transport, SystemClock::new(), dice);
+        let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
+        running.spawn(driver.run(stop.clone()));
+        let mint = Arc::new(Mint::new(session, OTHERS, Place::Ready));
+        let world = Self { store, session, lane, handle, counts, mint, running, stop, _folder: folder };
+        world.ask(Command::Pause(Pause { scope: PauseScope::Lane(lane), until: None })).await?;
+        Ok(world)
+    }
+
+    pub(super) async fn resume(&self) -> Result<(), CannotRun> {
+        self.ask(Command::Resume(PauseScope::Lane(self.lane))).await.map(drop)
+    }
+
+    async fn ask(&self, command: Command) -> Result<Answer, CannotRun> {
+        self.handle.ask(command).await.map_err(|error| CannotRun(error.to_string()))
+    }
+
+    /// Attempts made for the lane.
+    pub(super) fn sent(&self) -> u64 {
+        self.counts.mine.load(Ordering::SeqCst)
+    }
+
+    pub(super) async fn waits_until_sent(&self, count: u64) -> Result<(), CannotRun> {
+        self.waits_until(async || Ok(self.sent() >= count)).await.map(drop)
+    }
+
+    /// Ends something.
+    pub(super) async fn asks(&self, command: Command) -> Result<End, CannotRun> {
+        let began = Instant::now();
+        let answer = self.ask(command).await?;
+        let (took, sent_before) = (began.elapsed(), self.sent());
+        match answer {
+            Answer::Ended { ended, in_flight } => Ok(End { took, ended, in_flight, sent_before }),
+            answer => Err(CannotRun(format!("an end was answered with {answer:?}"))),
+        }
+    }
+
+    /// Deliveries a second of those who have work, slice by slice.
+    pub(super) async fn others(&self, slices: usize, slice: Duration) -> Result<Vec<f64>, CannotRun> {
+        let work = self.others_work();
+        let rates = async {
+            let mut rates = Vec::new();
+            // The first one only gets everything going.
+            for round in 0..=slices {
+                let (began, before) = (Instant::now(), self.counts.others.load(Ordering::SeqCst));
+                tokio::time::sleep(slice).await;
+                let count = self.counts.others.load(Ordering::SeqCst) - before;
+                if round > 0 {
+                    rates.push(count as f64 / began.elapsed().as_secs_f64());
+                }
+            }
+            self.counts.works.store(false, Ordering::SeqCst);
+            rates
+        };
+        self.counts.works.store(true, Ordering::SeqCst);
+        let (work, rates) = tokio::join!(work, rates);
+        work?;
+        Ok(rates)
+    }
+
+    /// Others accept one message after the other while they work.
+    async fn others_work(&self) -> Result<(), CannotRun> {
+        let mut accepts = JoinSet::new();
+        for _ in 0..UNDER_WAY {
+            let (store, session) = (Arc::clone(&self.store), self.session);
+            let (mint, counts) = (Arc::clone(&self.mint), Arc::clone(&self.counts));
+            accepts.spawn(async move {
+                while counts.works.load(Ordering::SeqCst) {
+                    // Given back by the transport when the message has arrived.
+                    let Ok(room) = counts.room.acquire().await else { break };
+                    room.forget();
+                    store.accept(session, vec![mint.message()]).await?;
+                }
+                Ok::<(), StoreError>(())
+            });
+        }
+        while let Some(ended) = accepts.join_next().await {
+            ended.map_err(|error| CannotRun(error.to_string()))??;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is pending in the lane; says how long it took.
+    pub(super) async fn waits_until_swept(&self) -> Result<Duration, CannotRun> {
+        let pending = async || {
+            let (lane, order, span) = (self.lane, Order::Strict, Span::ALL);
+            let query = Query::Spilled { lane, tier: Tier::Promotional, order, span };
+            let spilled = !self.store.page(query, 1).await?.rows.is_empty();
+            Ok(!spilled && self.store.waiting(lane).await?.total() == 0)
+        };
+        self.waits_until(pending).await
+    }
+
+    async fn waits_until(&self, holds: impl AsyncFn() -> Result<bool, StoreError>) -> Result<Duration, CannotRun> {
+        let began = Instant::now();
+        while !holds().await? {
+            if began.elapsed() > PATIENCE {
+                return Err(CannotRun("waited too long".to_owned()));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Purges dead letters.
+    pub(super) async fn purges(&self, filter: DeadLetterFilter) -> Result<(Duration, Count), CannotRun> {
+        let began = Instant::now();
+        let count = self.store.purge_dead_letters(self.session, filter).await?;
+        Ok((began.elapsed(), count))
+    }
+
+    /// Others while the purge is swept for a twentieth of the time, as the loop sweeps.
+    pub(super) async fn others_while_purged(&self, slices: usize, slice: Duration) -> Result<Vec<f64>, CannotRun> {
+        let sweep = async {
+            loop {
+                let began = Instant::now();
+                self.store.sweep_dead_letters(self.session).await?;
+                tokio::time::sleep(19 * began.elapsed()).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            rates = self.others(slices, slice) => rates,
+            ended = sweep => ended,
+        }
+    }
+
+    /// Sweeps the purge to its end; says how many were removed.
+    pub(super) async fn purges_on(&self) -> Result<u64, CannotRun> {
+        let mut removed = 0;
+        loop {
+            let swept = self.store.sweep_dead_letters(self.session).await?;
+            removed += swept.removed;
+            if !swept.more {
+                return Ok(removed);
+            }
+        }
+    }
+
+    pub(super) async fn stop(mut self) -> Result<(), CannotRun> {
+        self.stop.cancel();
+        while let Some(ended) = self.running.join_next().await {
+            ended.map_err(|error| CannotRun(error.to_string()))??;
+        }
+        self.store.close().await;
+        Ok(())
+    }
+}

@@ -81,7 +81,7 @@ impl Ci<'_> {
     fn proof(&mut self, name: &str) {
         let group = if prove::starts_posthaste(name) { Group::Sockets } else { Group::Simulation };
         let step = format!("prove {name}");
-        match prove::command(self.root) {
+        match prove::command(self.root, prove::binary_of(name)) {
             Ok(mut command) => {
                 command.args([name, "--quick"]);
                 self.command(&step, group, command);
@@ -119,11 +119,15 @@ impl Ci<'_> {
 }
 
 fn proof_names(root: &Path) -> Result<Vec<String>> {
-    let listed = prove::command(root)?.arg("--list").output().context("cannot list the proofs")?;
-    let listed = String::from_utf8(listed.stdout).context("the list of proofs is not text")?;
-    let names: Vec<_> = listed.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
-    if names.is_empty() {
-        bail!("there is no proof to run");
+    let mut names = Vec::new();
+    for binary in prove::BINARIES {
+        let listed = prove::command(root, binary)?.arg("--list").output().context("cannot list the proofs")?;
+        let listed = String::from_utf8(listed.stdout).context("the list of proofs is not text")?;
+        let own: Vec<_> = listed.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect();
+        if own.is_empty() {
+            bail!("{binary} has no proof to run");
+        }
+        names.extend(own);
     }
     Ok(names)
 }
@@ -136,7 +140,8 @@ fn answers(mut command: Command) -> bool {
 /// The command as a person would type it.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
-    let mut line = if program == "prove" { "cargo xtask prove".to_owned() } else { program.into_owned() };
+    let mut line =
+        if prove::BINARIES.contains(&&*program) { "cargo xtask prove".to_owned() } else { program.into_owned() };
     for word in command.get_args() {
         line.push(' ');
         line += &word.to_string_lossy();

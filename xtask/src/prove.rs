@@ -1,6 +1,7 @@
 //! `cargo xtask prove`: builds the proofs optimised and hands them the command line.
 //!
-//! The proofs themselves, their figures and their exit codes are `posthaste-testkit`'s.
+//! The proofs themselves, their figures and their exit codes are `posthaste-testkit`'s, but for those
+//! on a disk that fails, which are `posthaste-disk`'s.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,13 @@ use anyhow::{Context, Result};
 
 /// Proofs that start the real `posthaste`. The others do without it, and so does their build.
 const START_POSTHASTE: &[&str] = &["thread"];
+
+/// Proofs on a disk that fails. Its VFS becomes the default of the process it is linked into, so they
+/// have a binary of their own.
+const ON_A_DISK: &[&str] = &["store-powercut", "store-faults"];
+
+/// The binaries with proofs.
+pub(crate) const BINARIES: [&str; 2] = ["prove", "prove-disk"];
 
 /// The exit code of a proof that could not be run.
 const COULD_NOT_RUN: u8 = 2;
@@ -21,16 +29,43 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
         eprintln!("prove: could not be run: the build failed");
         return Ok(COULD_NOT_RUN.into());
     }
-    let ended = command(root)?.args(args).status().context("cannot start the proofs")?;
-    let code = ended.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.unwrap_or(COULD_NOT_RUN).into())
+    let mut worst = 0;
+    for binary in binaries(args) {
+        let ended = command(root, binary)?.args(args).status().context("cannot start the proofs")?;
+        let code = ended.code().and_then(|code| u8::try_from(code).ok());
+        worst = worst.max(code.unwrap_or(COULD_NOT_RUN));
+    }
+    Ok(worst.into())
+}
+
+/// Those that have what is asked for.
+fn binaries(args: &[String]) -> &'static [&'static str] {
+    if args.iter().any(|arg| arg == "--list") {
+        &BINARIES
+    } else if args.iter().any(|arg| ON_A_DISK.contains(&arg.as_str())) {
+        &["prove-disk"]
+    } else {
+        &["prove"]
+    }
+}
+
+/// The one that has the proof of that name.
+pub(crate) fn binary_of(name: &str) -> &'static str {
+    if ON_A_DISK.contains(&name) { "prove-disk" } else { "prove" }
 }
 
 /// What all proofs together need.
-pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-cli"];
+pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-disk", "posthaste-cli"];
 
 fn packages(args: &[String]) -> &'static [&'static str] {
-    if args.iter().any(|arg| starts_posthaste(arg)) { ALL_PACKAGES } else { &["posthaste-testkit"] }
+    if args.iter().any(|arg| starts_posthaste(arg)) {
+        return &["posthaste-testkit", "posthaste-cli"];
+    }
+    match binaries(args) {
+        ["prove"] => &["posthaste-testkit"],
+        ["prove-disk"] => &["posthaste-disk"],
+        _ => &["posthaste-testkit", "posthaste-disk"],
+    }
 }
 
 /// Whether the proof of that name talks to a running server.
@@ -46,10 +81,10 @@ pub(crate) fn build_command(root: &Path, packages: &[&str]) -> Command {
     build
 }
 
-/// The command that runs a proof once it is built; which proof, the caller adds.
-pub(crate) fn command(root: &Path) -> Result<Command> {
+/// The command that runs a proof of `binary` once it is built; which proof, the caller adds.
+pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
     let release = release_folder()?;
-    let mut prove = Command::new(release.join("prove"));
+    let mut prove = Command::new(release.join(binary));
     prove.current_dir(root).env("POSTHASTE_BIN", release.join("posthaste"));
     Ok(prove)
 }
@@ -68,8 +103,18 @@ mod tests {
     #[test]
     fn the_server_is_built_only_for_proofs_that_start_it() {
         let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(packages(&args("thread --quick")), ALL_PACKAGES);
+        assert_eq!(packages(&args("thread --quick")), ["posthaste-testkit", "posthaste-cli"]);
         assert_eq!(packages(&args("simulation --seeds 5")), ["posthaste-testkit"]);
-        assert_eq!(packages(&args("--list")), ["posthaste-testkit"]);
+        assert_eq!(packages(&args("--list")), ["posthaste-testkit", "posthaste-disk"]);
+    }
+
+    #[test]
+    fn a_proof_on_a_disk_has_a_binary_of_its_own() {
+        for name in ON_A_DISK {
+            let args = [(*name).to_owned(), "--quick".to_owned()];
+            assert_eq!((binaries(&args), packages(&args)), (&["prove-disk"][..], &["posthaste-disk"][..]));
+            assert_eq!(binary_of(name), "prove-disk");
+        }
+        assert_eq!(binary_of("simulation"), "prove");
     }
 }

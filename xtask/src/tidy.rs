@@ -31,6 +31,7 @@ const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
     modules::check_module_docs,
     modules::check_no_mod_rs,
     purity::check_purity,
+    purity::check_unsafe,
     sockets::check_sockets,
     tasks::check_select_is_biased,
     tasks::check_spawn,

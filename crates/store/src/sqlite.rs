@@ -29,6 +29,7 @@ mod journal;
 mod page;
 mod pause;
 mod reader;
+mod renew;
 mod reserve;
 mod retention;
 mod schema;
@@ -41,6 +42,7 @@ mod writer;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
@@ -106,18 +108,21 @@ impl Shared {
     }
 }
 
-/// Bounds on what the store takes of the disk. Tests have smaller ones.
+/// Bounds on what the store takes of the disk, and how patient it is with a full one. Tests have
+/// smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Room held in reserve so that what was sent can be settled on a full disk.
     pub reserve_bytes: u64,
     /// The log beside the database; a commit that is larger than an eighth of it may exceed it.
     pub log_bytes: u64,
+    /// How often it is tried to write on a full disk.
+    pub again_after: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20 }
+        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20, again_after: Duration::from_secs(1) }
     }
 }
 
@@ -148,7 +153,7 @@ impl Sqlite {
         });
         Ok(Self {
             readers: Readers::start(connections, &looks)?,
-            writer: Writer::start(conn, log, follower, bounds.log_bytes, Arc::clone(&shared))?,
+            writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
             id_key,
             lookup: LookupKey::from_bytes(lookup_key),

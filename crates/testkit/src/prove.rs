@@ -3,6 +3,8 @@
 //! Every proof ends in lines of one form, `figure NAME VALUE UNIT (bar ≤ BAR) ok|short`, so that a
 //! person and a script read the same thing. The registry is [`PROOFS`].
 
+pub mod command_line;
+
 use std::fmt;
 use std::io;
 

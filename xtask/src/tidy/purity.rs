@@ -1,4 +1,5 @@
-//! The core asks neither the time nor the dice nor the outside, and its sources do not name them.
+//! The core asks neither the time nor the dice nor the outside, and its sources do not name them; and
+//! `unsafe` has one place.
 //!
 //! The words are in `xtask/core-must-not-know.txt`; the proof `purity` searches for the same ones.
 
@@ -23,6 +24,21 @@ pub(super) fn check_purity(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
+/// Where SQLite's C function pointers are: no other place may do without the compiler's word.
+const UNSAFE: &[&str] = &["crates/disk/src/vfs.rs"];
+
+/// The compiler forbids `unsafe` crate by crate; here it is held to one file of the one crate that
+/// may.
+pub(super) fn check_unsafe(file: &SourceFile) -> Vec<Complaint> {
+    if file.is_in(UNSAFE) {
+        return Vec::new();
+    }
+    let found = file.find("unsafe").into_iter().filter(|at| !file.code[*at..].starts_with("unsafe_"));
+    found
+        .map(|at| file.complaint(at, "`unsafe` code", "do without; only crates/disk/src/vfs.rs has to speak C"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::source::testing::check;
@@ -33,6 +49,15 @@ mod tests {
         check(check_purity, "crates/core/src/retry.rs", "fn now() {\n    std::time::SystemTime::now()\n}\n", &[2]);
         check(check_purity, "crates/core/src/retry.rs", "let lanes = HashMap::new();\n", &[1]);
         check(check_purity, "crates/core/src/queue/lane.rs", "use std::{env, fs};\n", &[1]);
+    }
+
+    #[test]
+    fn unsafe_code_is_caught_wherever_it_is_not_needed() {
+        let code = "fn f(p: *const u8) -> u8 {\n    unsafe { *p }\n}\n";
+        check(check_unsafe, "crates/store/src/sqlite.rs", code, &[2]);
+        check(check_unsafe, "crates/disk/src/disk.rs", code, &[2]);
+        check(check_unsafe, "crates/disk/src/vfs.rs", code, &[]);
+        check(check_unsafe, "crates/disk/src/lib.rs", "#![deny(unsafe_code)]\n// no unsafe here\n", &[]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ const HOMES: &[&str] = &[
     "crates/engine/src/connector",
     "crates/store/src/sqlite",
     "crates/testkit/",
+    "crates/disk/",
     "crates/cli/src/bench",
     "crates/cli/src/demo",
     "xtask/",

@@ -21,15 +21,12 @@ use super::fault::is_full;
 use super::schema::{BUSY_WAIT, PAGE_BYTES};
 use super::thread::Joined;
 use super::writer::Request;
-use super::{Shared, failed};
+use super::{Bounds, Shared, failed};
 use crate::StoreError;
 
 /// How long the writer waits at the bound for reads that end by themselves, before it ends them, and
 /// how long for those it has ended.
 const READS_END_WITHIN: Duration = Duration::from_millis(250);
-
-/// How often it is tried to write on a full disk.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The log as the writer sees it.
 pub(super) struct Log {
@@ -52,7 +49,7 @@ impl Log {
     pub(super) fn start(
         writer: &mut Connection,
         own: Connection,
-        bytes_max: u64,
+        bounds: Bounds,
         shared: Arc<Shared>,
         requests: WeakSender<Request>,
     ) -> Result<Self, StoreError> {
@@ -67,9 +64,9 @@ impl Log {
         // One that is waiting is enough: it will see everything.
         let (wake, woken) = sync_channel(1);
         let copying = Arc::new(Mutex::new(()));
-        let side = Side { conn: own, copying: Arc::clone(&copying), shared, requests };
+        let side = Side { again_after: bounds.again_after, conn: own, copying: Arc::clone(&copying), shared, requests };
         let thread = Joined::spawn("store-checkpoint", move || side.serve(&woken))?;
-        let max = u32::try_from(bytes_max / PAGE_BYTES).unwrap_or(u32::MAX);
+        let max = u32::try_from(bounds.log_bytes / PAGE_BYTES).unwrap_or(u32::MAX);
         Ok(Self { pages, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
     }
 
@@ -141,6 +138,7 @@ impl Log {
 
 /// The thread's side.
 struct Side {
+    again_after: Duration,
     conn: Connection,
     copying: Arc<Mutex<()>>,
     shared: Arc<Shared>,
@@ -151,10 +149,12 @@ impl Side {
     fn serve(&self, woken: &Receiver<()>) {
         loop {
             let full = self.shared.reserve.is_given_up();
-            let woken = if full { woken.recv_timeout(AGAIN_AFTER) } else { woken.recv().map_err(Into::into) };
+            let woken = if full { woken.recv_timeout(self.again_after) } else { woken.recv().map_err(Into::into) };
             match woken {
                 Err(RecvTimeoutError::Disconnected) => return,
                 _ if self.shared.stopped.get().is_some() => {}
+                // The database would grow by it: the room is the settles'.
+                Ok(()) if self.shared.reserve.is_given_up() => {}
                 Ok(()) => self.empty(),
                 Err(RecvTimeoutError::Timeout) => self.find_room(),
             }
@@ -181,7 +181,6 @@ impl Side {
         if self.shared.reserve.is_stuck() {
             self.wake_writer();
         } else {
-            self.empty();
             self.shared.reserve.try_again();
         }
     }
@@ -216,13 +215,13 @@ mod tests {
     use posthaste_core::time::Timestamp;
 
     use super::*;
-    use crate::sqlite::{Bounds, Sqlite};
+    use crate::sqlite::Sqlite;
     use crate::{Accepted, Message, Store};
 
     const LOG: u64 = 1 << 20;
 
     fn open(folder: &Path) -> Sqlite {
-        let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG };
+        let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG, ..Bounds::default() };
         Sqlite::open_bounded(folder, bounds).expect("a fresh folder opens")
     }
 

@@ -45,7 +45,7 @@ impl Folder {
 
     /// What the database begins with.
     pub(super) fn header(&self) -> Result<Header, StoreError> {
-        Header::read(&self.database()).map_err(|error| self.refused(cannot("read its posthaste.db", &error)))
+        Header::read(&self.database()).map_err(|error| self.refused_to("read its posthaste.db", &error))
     }
 
     /// Whether a first start was interrupted: SQLite left what it needs to undo it.
@@ -70,6 +70,11 @@ impl Folder {
             _ => return error,
         };
         self.refused(format!("{what} ({})", fault::chain(&error)))
+    }
+
+    /// What the system refused, as a reason why it cannot be used.
+    pub(super) fn refused_to(&self, doing: &str, error: &io::Error) -> StoreError {
+        self.refused(cannot(doing, error))
     }
 
     /// Why it cannot be used.

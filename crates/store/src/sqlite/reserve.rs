@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -22,8 +22,19 @@ const NAME: &str = "reserve";
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,
-    given_up: AtomicBool,
-    stuck: AtomicBool,
+    // One lock for file and state: two threads give up and make again.
+    state: Mutex<State>,
+}
+
+/// Where the room has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is held.
+    Held,
+    /// The disk is full and the room is the settles'. It is made again as soon as there is some.
+    GivenUp,
+    /// Not even settles find room: what the writer holds needs it before the reserve does.
+    Stuck,
 }
 
 impl Reserve {
@@ -31,7 +42,7 @@ impl Reserve {
     /// as one whose disk is full.
     pub(super) fn open(folder: &Folder, bytes: u64) -> Result<Self, StoreError> {
         let path = folder.path().join(NAME);
-        let reserve = Self { path, bytes, given_up: AtomicBool::new(true), stuck: AtomicBool::new(false) };
+        let reserve = Self { path, bytes, state: Mutex::new(State::GivenUp) };
         match reserve.make() {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
@@ -45,50 +56,80 @@ impl Reserve {
         Ok(reserve)
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the disk is full, as far as we know: nothing new may be accepted.
     pub(super) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire)
+        *self.state() != State::Held
     }
 
-    /// Gives the room to whoever writes next.
-    pub(super) fn give_up(&self) {
-        if !self.given_up.swap(true, Ordering::AcqRel) {
-            tracing::error!("the disk is full: nothing is accepted until space is freed; the reserve goes to settles");
-        }
-        if let Err(error) = fs::remove_file(&self.path)
-            && error.kind() != ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "cannot give up the reserve");
-        }
-    }
-
-    /// Whether not even settles find room; see [`Reserve::set_stuck`].
+    /// Whether not even settles find room.
     pub(super) fn is_stuck(&self) -> bool {
-        self.stuck.load(Ordering::Acquire)
+        *self.state() == State::Stuck
     }
 
-    /// The writer holds what it could not write: it needs the room before the reserve does.
-    pub(super) fn set_stuck(&self, stuck: bool) {
-        self.stuck.store(stuck, Ordering::Release);
+    /// A write found no room: gives up what there is, or finds that there was nothing left.
+    pub(super) fn give_up(&self) {
+        let mut state = self.state();
+        match *state {
+            State::Held => {
+                *state = State::GivenUp;
+                tracing::error!(
+                    "the disk is full: nothing is accepted until space is freed; the reserve goes to settles"
+                );
+                self.remove();
+            }
+            State::GivenUp | State::Stuck => {}
+        }
+    }
+
+    /// The writer found no room although there is nothing left to give up.
+    pub(super) fn set_stuck(&self) {
+        *self.state() = State::Stuck;
+    }
+
+    /// The writer found room.
+    pub(super) fn unstick(&self) {
+        let mut state = self.state();
+        if *state == State::Stuck {
+            *state = State::GivenUp;
+        }
     }
 
     /// Tries to make the reserve again; accepting resumes when that goes well.
     pub(super) fn try_again(&self) {
         match self.make() {
-            Ok(()) => tracing::info!("there is room on the disk again: messages are accepted"),
+            Ok(()) => {}
             Err(error) if is_full(&error) => {}
             Err(error) => tracing::warn!(%error, "cannot make the reserve"),
         }
     }
 
     fn make(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if *state != State::GivenUp {
+            return Ok(());
+        }
         let made = self.allocate();
         match made {
-            Ok(()) => self.given_up.store(false, Ordering::Release),
+            Ok(()) => {
+                *state = State::Held;
+                tracing::debug!(bytes = self.bytes, "the reserve is there");
+            }
             // Half a reserve is room that settles miss.
-            Err(_) => _ = fs::remove_file(&self.path),
+            Err(_) => self.remove(),
         }
         made
+    }
+
+    fn remove(&self) {
+        if let Err(error) = fs::remove_file(&self.path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "cannot give up the reserve");
+        }
     }
 
     fn allocate(&self) -> io::Result<()> {

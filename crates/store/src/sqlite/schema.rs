@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use super::failed;
 use super::folder::Folder;
 use super::header::{APPLICATION_ID, Header};
+use super::renew;
 use crate::StoreError;
 
 /// Each takes the file one version further; the file's version is how many it has had.
@@ -29,6 +30,7 @@ pub(super) const PAGE_BYTES: u64 = 8192;
 /// The writer's connection: makes the file if it is missing, and brings it up to date.
 pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     check_header(folder)?;
+    renew::renew(folder)?;
     set_up(folder, log_bytes).map_err(|error| folder.explained(error))
 }
 
@@ -66,9 +68,10 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
         return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
     }
     if tables == 0 {
-        // Before anything else is written: what the file is for, and how it is laid out.
+        // Before anything else is written, and at once: how the file is laid out, and that it is ours.
         conn.execute_batch(&format!(
-            "PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID};"
+            "PRAGMA page_size = {PAGE_BYTES};
+             BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
         ))
         .map_err(failed("make the database"))?;
     }

@@ -27,7 +27,7 @@ use super::journal::Journal;
 use super::settle::Settle;
 use super::thread::Joined;
 use super::work::Work;
-use super::{Shared, breaker, cut, endpoint, failed, idempotency, job, page, pause};
+use super::{Bounds, Shared, breaker, cut, endpoint, failed, idempotency, job, page, pause};
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
@@ -154,11 +154,11 @@ impl Writer {
         mut conn: Connection,
         log: Connection,
         follower: Connection,
-        log_bytes_max: u64,
+        bounds: Bounds,
         shared: Arc<Shared>,
     ) -> Result<Self, StoreError> {
         let (requests, queue) = mpsc::channel(QUEUE);
-        let log = Log::start(&mut conn, log, log_bytes_max, Arc::clone(&shared), requests.downgrade())?;
+        let log = Log::start(&mut conn, log, bounds, Arc::clone(&shared), requests.downgrade())?;
         let follower = Follower::start(follower, requests.downgrade())?;
         let (lives, ended) = watch::channel(());
         let thread = Joined::spawn("store-writer", move || {
@@ -192,7 +192,9 @@ impl Writer {
 }
 
 fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follower: Follower, shared: &Shared) {
-    if let Err(error) = serve(&conn, &mut queue, &mut log, &follower, shared) {
+    // Outlives the reason for the end: whoever hears of it finds the reason.
+    let mut waiting = Vec::with_capacity(QUEUE);
+    if let Err(error) = serve(&conn, &mut queue, &mut waiting, &mut log, &follower, shared) {
         // Closing must not sync again behind the failure's back.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Err(error) = quiet {
@@ -201,6 +203,7 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follo
         shared.fail(&error);
     }
     shared.arrivals.close();
+    drop(waiting);
     // It may be waiting for an answer that nobody will give.
     drop(queue);
     // Their connections first: the last one to close tidies the file up, and that must be ours.
@@ -212,16 +215,16 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follo
 fn serve(
     conn: &Connection,
     queue: &mut mpsc::Receiver<Request>,
+    waiting: &mut Vec<Request>,
     log: &mut Log,
     follower: &Follower,
     shared: &Shared,
 ) -> Result<(), StoreError> {
     let mut group = Group::prepare(conn)?;
-    let mut waiting = Vec::with_capacity(QUEUE);
     loop {
         // What found no room is tried again when somebody wakes us, not at once.
         let stuck = shared.reserve.is_stuck();
-        if (stuck || waiting.is_empty()) && queue.blocking_recv_many(&mut waiting, GROUP_ROWS_MAX) == 0 {
+        if (stuck || waiting.is_empty()) && queue.blocking_recv_many(waiting, GROUP_ROWS_MAX) == 0 {
             return Ok(());
         }
         while waiting.len() < GROUP_ROWS_MAX
@@ -237,9 +240,9 @@ fn serve(
                 follower.catch_up(reply);
             }
         }
-        let woken = wake_up(&mut waiting);
+        let woken = wake_up(waiting);
         if shared.reserve.is_given_up() {
-            refuse(&mut waiting, Request::is_producers, &shared.arrivals);
+            refuse(waiting, Request::is_producers, &shared.arrivals);
         }
         if stuck && !woken {
             if waiting.iter().any(|request| matches!(request, Request::Stop)) {
@@ -247,14 +250,14 @@ fn serve(
             }
             continue;
         }
-        let together = fitting(&waiting);
+        let together = fitting(waiting);
         if together == 0 {
-            shared.reserve.set_stuck(false);
+            shared.reserve.unstick();
             continue;
         }
         match group.write(&mut waiting[..together]) {
             Ok(refused) => {
-                shared.reserve.set_stuck(false);
+                shared.reserve.unstick();
                 let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
                 shared.commits.note(rows, group.commit_took);
                 shared.kept.forget(&group.changed);
@@ -268,8 +271,8 @@ fn serve(
             Err(error) if is_full(&error) => {
                 // The first time there is the reserve to try with, after that nothing but to wait.
                 if shared.reserve.is_given_up() {
-                    shared.reserve.set_stuck(true);
-                    refuse(&mut waiting, |request| matches!(request, Request::Open { .. }), &shared.arrivals);
+                    shared.reserve.set_stuck();
+                    refuse(waiting, |request| matches!(request, Request::Open { .. }), &shared.arrivals);
                 }
                 shared.reserve.give_up();
                 log.wake();

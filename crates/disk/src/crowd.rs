@@ -1,0 +1,186 @@
+//! Many lives at once, one to a thread, and what came of them all.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_testkit::prove::CannotRun;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::load::Load;
+
+/// What a store must not do.
+#[derive(Debug)]
+pub(crate) enum Flaw {
+    /// Something it acknowledged is gone, something it refused is there, or half of something is.
+    Lost(String),
+    /// What is left cannot be read.
+    Damaged(String),
+    /// It did not stop when it had to, or did not go on when it could.
+    Misbehaved(String),
+}
+
+impl From<String> for Flaw {
+    fn from(what: String) -> Self {
+        Self::Lost(what)
+    }
+}
+
+/// What came of one life, or of many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) seeds: u64,
+    pub(crate) lost: u64,
+    pub(crate) damaged: u64,
+    pub(crate) misbehaved: u64,
+    pub(crate) cuts: u64,
+    pub(crate) struck: u64,
+    pub(crate) acknowledged: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, one: Self) {
+        self.seeds += one.seeds;
+        self.lost += one.lost;
+        self.damaged += one.damaged;
+        self.misbehaved += one.misbehaved;
+        self.cuts += one.cuts;
+        self.struck += one.struck;
+        self.acknowledged += one.acknowledged;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seeds, lost, damaged, misbehaved, cuts, struck, acknowledged } = self;
+        write!(
+            f,
+            "{seeds} lives, {cuts} cuts, {struck} faults, {acknowledged} acknowledged; {lost} lost something, {damaged} \
+             were damaged, {misbehaved} misbehaved"
+        )
+    }
+}
+
+/// As many complaints are shown; the rest are counted.
+const SHOWN: u64 = 5;
+
+/// Lives every seed; what breaks is told and counted.
+pub(crate) fn run(
+    name: &str,
+    seeds: Range<u64>,
+    life: impl Fn(u64) -> Result<Tally, Flaw> + Sync,
+) -> Result<Tally, CannotRun> {
+    let next = AtomicU64::new(seeds.start);
+    let told = AtomicU64::new(0);
+    let work = || {
+        let mut sum = Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return sum;
+            }
+            sum.seeds += 1;
+            let what = match life(seed) {
+                Ok(one) => {
+                    sum += one;
+                    continue;
+                }
+                Err(Flaw::Lost(what)) => {
+                    sum.lost += 1;
+                    what
+                }
+                Err(Flaw::Damaged(what)) => {
+                    sum.damaged += 1;
+                    what
+                }
+                Err(Flaw::Misbehaved(what)) => {
+                    sum.misbehaved += 1;
+                    what
+                }
+            };
+            if told.fetch_add(1, Ordering::Relaxed) < SHOWN {
+                eprintln!("{name}, seed {seed}: {what}");
+            }
+        }
+    };
+    // They mostly wait for each other's threads and for the real disk under the one that fails.
+    let threads = thread::available_parallelism().map_or(4, |n| n.get().clamp(2, 4) * 2);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut sum = Tally::default();
+        for worker in workers {
+            sum += worker.join().map_err(|_| CannotRun("a life panicked; the message is above".to_owned()))?;
+        }
+        Ok(sum)
+    })
+}
+
+/// Runs to the end on this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Flaw>>) -> Result<T, Flaw> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime without sockets needs nothing but memory").block_on(future)
+}
+
+/// Opens a store that must open.
+pub(crate) fn open(folder: &Path, bounds: Bounds) -> Result<Sqlite, Flaw> {
+    Sqlite::open_bounded(folder, bounds).map_err(|error| Flaw::Damaged(format!("it does not open: {}", chain(&error))))
+}
+
+/// Looks at what is left, on a disk that works.
+pub(crate) fn judge(folder: &Path, load: &mut Load) -> Result<(), Flaw> {
+    let store = open(folder, Bounds { reserve_bytes: 0, ..Bounds::default() })?;
+    block_on(async {
+        if !load.begin(&store).await? {
+            return Err(Flaw::Misbehaved("no session can begin".to_owned()));
+        }
+        load.verify(&store).await?;
+        store.close().await;
+        Ok(())
+    })?;
+    drop(store);
+    check_integrity(folder)
+}
+
+/// A log that is emptied all the time, now and then, or never; and no patience.
+pub(crate) fn bounds(dice: &mut fastrand::Rng) -> Bounds {
+    let log_bytes = [128 << 10, 1 << 20, 64 << 20][dice.usize(..3)];
+    Bounds { reserve_bytes: 64 << 10, log_bytes, again_after: Duration::from_millis(2) }
+}
+
+/// A folder for one life.
+pub(crate) fn new_folder() -> TempDir {
+    tempfile::tempdir().expect("the proofs have a folder for what they leave behind")
+}
+
+/// Lets SQLite look at every page of a closed store.
+pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
+    let found: rusqlite::Result<String> = Connection::open(folder.join("posthaste.db"))
+        .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)));
+    match found {
+        Ok(found) if found == "ok" => Ok(()),
+        Ok(found) => Err(Flaw::Damaged(format!("the database is damaged: {found}"))),
+        Err(error) => Err(Flaw::Damaged(format!("the database is damaged: {error}"))),
+    }
+}
+
+/// An error and everything under it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(below) = source {
+        text += &format!(": {below}");
+        source = below.source();
+    }
+    text
+}
+
+/// For a figure.
+pub(crate) fn count(n: u64) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
+}

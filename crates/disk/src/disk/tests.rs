@@ -1,0 +1,158 @@
+//! A real store on a disk that fills up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Session, Settled, Settlement, Store, StoreError};
+
+use super::Disk;
+
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+const RESERVE: u64 = 1 << 20;
+
+/// A log that is not begun anew in these tests: what it has already would be room enough.
+fn bounds(reserve_bytes: u64) -> Bounds {
+    Bounds { reserve_bytes, log_bytes: 64 << 20, again_after: Duration::from_millis(2) }
+}
+
+fn message(session: Session, n: u64) -> Accepted {
+    let message = MessageId(Key::new(session.writer, 1 + n * 2));
+    let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
+    let delivery = Delivery::queued(DeliveryId(message.0.plus(1)), message, lane, Tier::Promotional, NOW);
+    let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
+    let message = Message {
+        id: message,
+        tenant,
+        at: NOW,
+        event_type: None,
+        subject: None,
+        correlation_id: message.to_string(),
+        body: vec![b'x'; 20_000].into(),
+        compact: None,
+    };
+    let deliveries = vec![NewDelivery { delivery, place: Place::Ready, lane, collapse: None }];
+    Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
+}
+
+fn delivered(session: Session, accepted: &Accepted) -> Settlement {
+    let before = &accepted.deliveries[0].delivery;
+    let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
+    Settlement {
+        record: Record {
+            attempts_before: 0,
+            place: Place::Delayed,
+            shard: Shard::of(before.lane),
+            pauses_lane: false,
+            ends_endpoint: false,
+            delivery,
+        },
+        epoch: session.epoch,
+        attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
+    }
+}
+
+/// Accepts until the disk is full; what was accepted.
+async fn fill(store: &Sqlite, session: Session) -> Vec<Accepted> {
+    let mut accepted = Vec::new();
+    loop {
+        let next = message(session, accepted.len() as u64);
+        match store.accept(session, vec![next.clone()]).await {
+            Ok(_) => accepted.push(next),
+            Err(StoreError::Full) => return accepted,
+            Err(error) => panic!("a full disk is no reason to stop: {error}"),
+        }
+        store.arrivals().await;
+    }
+}
+
+/// Accepts until it is not refused any more.
+async fn accept_again(store: &Sqlite, session: Session, n: u64) {
+    let resumed = async {
+        while let Err(error) = store.accept(session, vec![message(session, n)]).await {
+            assert!(matches!(error, StoreError::Full), "{error}");
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), resumed).await.expect("it goes on by itself");
+}
+
+#[test]
+fn a_full_disk_at_the_first_start_is_told_and_does_no_harm() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = Disk::of(folder.path(), 1).expect("the folder is there");
+    for room in [0, 10_000, 100_000] {
+        disk.set_room(room);
+        let refused = Sqlite::open_bounded(folder.path(), bounds(0)).expect_err("there is no room").to_string();
+        assert!(refused.contains("the disk is full; free some space and start again"), "{refused}");
+    }
+    disk.heal();
+    Sqlite::open_bounded(folder.path(), bounds(0)).expect("there is room");
+}
+
+#[tokio::test]
+async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = Disk::of(folder.path(), 2).expect("the folder is there");
+    let store = Sqlite::open_bounded(folder.path(), bounds(RESERVE)).expect("a fresh folder opens");
+    let session = store.open().await.expect("a fresh store opens").session;
+    disk.set_room(5 << 20);
+    let accepted = fill(&store, session).await;
+    assert!(accepted.len() > 50, "{} were accepted", accepted.len());
+    for one in &accepted[..8] {
+        let settled = store.settle(session, vec![delivered(session, one)]).await.expect("there is the reserve");
+        assert_eq!(settled, [Settled::Done]);
+    }
+    disk.heal();
+    accept_again(&store, session, 1_000).await;
+    assert_eq!(store.stopped(), None);
+    assert_eq!(std::fs::metadata(folder.path().join("reserve")).expect("it is made again").len(), RESERVE);
+}
+
+#[tokio::test]
+async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = Disk::of(folder.path(), 3).expect("the folder is there");
+    let store = Sqlite::open_bounded(folder.path(), bounds(0)).expect("a fresh folder opens");
+    let session = store.open().await.expect("a fresh store opens").session;
+    store.accept(session, vec![message(session, 0)]).await.expect("there is room");
+    store.arrivals().await;
+    disk.set_room(0);
+    let settle = store.settle(session, vec![delivered(session, &message(session, 0))]);
+    let free = async {
+        // It is tried more than once, and producers are told meanwhile.
+        while disk.struck() < 4 {
+            tokio::task::yield_now().await;
+        }
+        let refused = store.accept(session, vec![message(session, 1)]).await;
+        assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
+        disk.heal();
+    };
+    let both = async { tokio::join!(settle, free) };
+    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is tried again");
+    assert_eq!(settled.expect("there is room again"), [Settled::Done]);
+    accept_again(&store, session, 2).await;
+}
+
+#[tokio::test]
+async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = Disk::of(folder.path(), 4).expect("the folder is there");
+    let store = Sqlite::open_bounded(folder.path(), bounds(0)).expect("a fresh folder opens");
+    let session = store.open().await.expect("a fresh store opens").session;
+    disk.fail(super::Fault { call: super::Call::Sync, kind: super::Kind::Broken, at: 1, times: 1 });
+    for n in 0..3 {
+        let refused = store.accept(session, vec![message(session, n)]).await;
+        assert!(matches!(refused, Err(StoreError::Stopped)), "{refused:?}");
+    }
+    let why = store.stopped().expect("it keeps the reason");
+    assert!(why.starts_with("cannot commit: disk I/O error"), "{why}");
+}

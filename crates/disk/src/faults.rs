@@ -1,0 +1,155 @@
+//! The proof `store-faults`: the k-th write or sync of a real store fails, with EIO or ENOSPC, once
+//! or for good.
+//!
+//! A failed sync and a broken write stop the store: nothing is acknowledged any more, and it says
+//! why. A write that finds no room does not: what brings new work is refused, what was sent is still
+//! settled, and accepting resumes by itself when there is room. Either way the next start finds
+//! everything that was acknowledged, also when the power is cut after it: a failed sync leaves the
+//! system believing that what it could not write is on the disk.
+//!
+//! Negative control: a disk that says a sync went well when it did not. That must be seen.
+
+use std::time::Duration;
+
+use posthaste_store::sqlite::Sqlite;
+use posthaste_testkit::prove::{Figure, Findings, Options};
+use tokio::time::{sleep, timeout};
+
+use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
+use crate::disk::{Call, Disk, Fault, Kind};
+use crate::load::{Health, Load};
+
+/// The last call that is made to fail.
+const K_MAX: u64 = 200;
+
+/// How often a disk is full before there is room again.
+const FULL_TIMES: u64 = 6;
+
+/// How long a store may take to go on or to stop.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Findings {
+    let step = if options.quick { 8 } else { 1 };
+    let cases: Vec<_> = (1..=K_MAX).step_by(step).flat_map(faults).collect();
+    let all = 0..cases.len() as u64;
+    let case = |n: u64| cases[usize::try_from(n).expect("a place in a list")];
+    let found = crowd::run("store-faults", all, |n| life(n, case(n)))?;
+    eprintln!("store-faults: {found}");
+    let lies = 0..if options.quick { 20 } else { 100 };
+    let lie = |n| Fault { call: Call::Sync, kind: Kind::Silent, at: 1 + n, times: u64::MAX };
+    let control = crowd::run("the control", lies, |n| life(n, lie(n)))?;
+    eprintln!("the control, a disk that lies: {control}");
+    Ok(vec![
+        Figure::at_least("faults", count(found.seeds), "cases", count(cases.len() as u64)),
+        Figure::at_least("struck", count(found.struck), "failed calls", count(cases.len() as u64)),
+        Figure::at_most("acknowledged_lost", count(found.lost), "cases", 0.0),
+        Figure::at_most("corrupt", count(found.damaged), "cases", 0.0),
+        Figure::at_most("misbehaved", count(found.misbehaved), "cases that did not stop or go on", 0.0),
+        Figure::at_least("control_caught", count(control.lost + control.damaged), "cases of a disk that lies", 1.0),
+    ])
+}
+
+/// Every way in which the k-th call may fail.
+fn faults(k: u64) -> impl Iterator<Item = Fault> {
+    let calls = [Call::Write, Call::Sync];
+    let kinds = [Kind::Broken, Kind::Full];
+    let pairs = calls.into_iter().flat_map(move |call| kinds.into_iter().map(move |kind| (call, kind)));
+    pairs.flat_map(move |(call, kind)| {
+        // Room may be made; what is broken stays so.
+        let lasting = if (call, kind) == (Call::Write, Kind::Full) { FULL_TIMES } else { u64::MAX };
+        [1, lasting].into_iter().map(move |times| Fault { call, kind, at: k, times })
+    })
+}
+
+/// A store that meets a fault, starts again and loses its power.
+fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
+    let mut dice = fastrand::Rng::with_seed(seed ^ 0xfa17);
+    let mut load = Load::new(seed);
+    let folder = new_folder();
+    let disk = Disk::of(folder.path(), dice.u64(..)).expect("the folder is there");
+    let goes_on = fault.kind == Kind::Silent || (fault.call, fault.kind) == (Call::Write, Kind::Full);
+
+    // Half of them meet it as they start for the first time.
+    let at_the_start = dice.bool();
+    if at_the_start {
+        disk.fail(fault);
+    }
+    match Sqlite::open_bounded(folder.path(), bounds(&mut dice)) {
+        Ok(store) => {
+            let met = meet(&store, &disk, &mut load, (!at_the_start).then_some(fault), goes_on);
+            crowd::block_on(met)?;
+        }
+        Err(_) if disk.struck() > 0 => {}
+        Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),
+    }
+    let struck = disk.struck();
+
+    // The next start, on a disk that is well again; then a power cut.
+    disk.heal();
+    disk.restart().expect("its files are there");
+    let store = crowd::open(folder.path(), bounds(&mut dice))?;
+    crowd::block_on(async {
+        if !load.begin(&store).await? {
+            return Err(Flaw::Misbehaved("no session can begin after the fault".to_owned()));
+        }
+        load.verify(&store).await?;
+        for _ in 0..dice.u8(..6) {
+            load.round(&store).await?;
+        }
+        Ok(())
+    })?;
+    disk.cut();
+    drop(store);
+    let left = new_folder();
+    disk.restore_into(left.path()).expect("the real disk has room");
+    judge(left.path(), &mut load)?;
+    Ok(Tally { struck, cuts: 1, acknowledged: load.acknowledged(), ..Tally::default() })
+}
+
+/// Asks things of the store until the fault has come and gone, and looks at how it takes it.
+async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>, goes_on: bool) -> Result<(), Flaw> {
+    if !load.begin(store).await? {
+        return stopped(store, goes_on);
+    }
+    if let Some(fault) = fault {
+        load.round(store).await?;
+        disk.fail(fault);
+    }
+    let met = timeout(WITHIN, async {
+        while disk.struck() == 0 {
+            if load.round(store).await? == Health::Stopped {
+                break;
+            }
+        }
+        if goes_on {
+            resume(store, load).await
+        } else {
+            while load.round(store).await? != Health::Stopped {}
+            stopped(store, goes_on)
+        }
+    });
+    met.await.unwrap_or_else(|_| Err(Flaw::Misbehaved("it neither stopped nor went on".to_owned())))
+}
+
+/// Waits until something is accepted again.
+async fn resume(store: &Sqlite, load: &mut Load) -> Result<(), Flaw> {
+    let mut well = 0;
+    while well < 5 {
+        match load.round(store).await? {
+            Health::Well => well += 1,
+            Health::Full => sleep(Duration::from_millis(2)).await,
+            Health::Stopped => return stopped(store, true),
+        }
+    }
+    Ok(())
+}
+
+fn stopped(store: &Sqlite, goes_on: bool) -> Result<(), Flaw> {
+    match store.stopped() {
+        Some(why) if goes_on => Err(Flaw::Misbehaved(format!("it stopped: {why}"))),
+        Some(_) => Ok(()),
+        None if goes_on => Ok(()),
+        None => Err(Flaw::Misbehaved("it stopped and does not say why".to_owned())),
+    }
+}

@@ -1,0 +1,35 @@
+//! A disk that loses power, fills up and fails, under the store that ships; and the proofs that
+//! need one. Not linked into `posthaste`.
+//!
+//! This is the only crate with `unsafe` code: SQLite reaches its files through C function pointers,
+//! and a file system of our own ([`vfs`]) has to be made of them. All of it is in that one file;
+//! it is refused in every other, here as elsewhere.
+//!
+//! Read [`disk`] for what can go wrong, then the proofs.
+
+#![deny(unsafe_code)]
+
+mod crowd;
+pub mod disk;
+mod faults;
+mod load;
+mod powercut;
+mod vfs;
+
+use posthaste_testkit::prove::Proof;
+
+pub use disk::Disk;
+
+/// The proofs of this crate; the others are the testkit's.
+pub const PROOFS: &[Proof] = &[
+    Proof {
+        name: "store-powercut",
+        shows: "power cuts under a real store: nothing acknowledged is lost, nothing damaged",
+        run: powercut::run,
+    },
+    Proof {
+        name: "store-faults",
+        shows: "every write and sync of a real store fails in turn: it stops clean or goes on, and loses nothing",
+        run: faults::run,
+    },
+];

@@ -1,0 +1,278 @@
+//! A load on a real store, and a ledger of what the store has promised.
+//!
+//! Invariant of the ledger: what was answered is *sure*; what was under way when the store stopped
+//! is *in doubt*, and may be found done or not done, but nothing between; what was refused because
+//! the disk was full has not happened.
+
+mod ledger;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
+    Pause, PauseScope, Session, Settled, Settlement, Store, StoreError,
+};
+
+use crate::crowd::Flaw;
+use ledger::{Answer, Fact, Ledger};
+
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+const TENANT: TenantId = TenantId::from_raw(9);
+
+/// What a load found out about the store it ran on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It took everything.
+    Well,
+    /// It refused something because the disk is full.
+    Full,
+    /// It has stopped.
+    Stopped,
+}
+
+/// Asks a store for all kinds of things, drawn from a seed.
+pub(crate) struct Load {
+    dice: fastrand::Rng,
+    ledger: Ledger,
+    session: Option<Session>,
+    next: u64,
+}
+
+enum Op {
+    Accept(Vec<Accepted>),
+    /// Once more what was accepted before, under its key.
+    Again(Accepted),
+    Settle(Vec<Settlement>),
+    Spill(Vec<DeliveryId>),
+    Fact(Fact),
+}
+
+impl Load {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { dice: fastrand::Rng::with_seed(seed), ledger: Ledger::default(), session: None, next: 1 }
+    }
+
+    /// How many calls were answered as done.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.ledger.acknowledged()
+    }
+
+    /// Begins a session. `false` when the store stopped or is full meanwhile.
+    pub(crate) async fn begin(&mut self, store: &Sqlite) -> Result<bool, Flaw> {
+        match store.open().await {
+            Ok(start) => {
+                self.session = Some(start.session);
+                self.next = 1;
+                self.ledger.fetched();
+                self.ledger.check_start(&start)?;
+                Ok(true)
+            }
+            Err(StoreError::Stopped | StoreError::Full) => Ok(false),
+            Err(error) => Err(Flaw::Damaged(format!("a session could not begin: {error}"))),
+        }
+    }
+
+    /// Compares what the store has with what it has promised.
+    pub(crate) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
+        self.ledger.verify(store).await
+    }
+
+    /// Asks for a few things at once.
+    pub(crate) async fn round(&mut self, store: &Sqlite) -> Result<Health, Flaw> {
+        let session = self.session.expect("a session has begun");
+        let ops: Vec<Op> = (0..self.dice.usize(1..6)).filter_map(|_| self.op(session)).collect();
+        let answers = join_all(ops.into_iter().map(|op| ask(store, session, op))).await;
+        let mut found = Health::Well;
+        for (op, answer) in answers {
+            match answer {
+                Answer::Full if found == Health::Well => found = Health::Full,
+                Answer::Doubt => found = Health::Stopped,
+                _ => {}
+            }
+            self.note(op, answer)?;
+        }
+        // The loop's side: somebody has to take what arrives, or accepting ends for want of room.
+        if found == Health::Well && self.ledger.has_arrivals() {
+            store.arrivals().await;
+            self.ledger.fetched();
+        }
+        Ok(found)
+    }
+
+    fn op(&mut self, session: Session) -> Option<Op> {
+        Some(match self.dice.u8(..10) {
+            0..4 => Op::Accept((0..self.dice.usize(1..4)).map(|_| self.message(session)).collect()),
+            4 => Op::Again(Accepted { message: self.message(session).message, ..self.ledger.keyed(&mut self.dice)? }),
+            5..8 => Op::Settle(self.settlements(session)?),
+            8 => Op::Spill(self.ledger.take_waiting(&mut self.dice, 3).iter().map(|delivery| delivery.id).collect()),
+            _ => Op::Fact(self.fact()),
+        })
+    }
+
+    fn mint(&mut self, session: Session, count: u64) -> Key {
+        let key = Key::new(session.writer, self.next);
+        self.next += count;
+        key
+    }
+
+    fn message(&mut self, session: Session) -> Accepted {
+        let count = self.dice.u64(..4);
+        let id = MessageId(self.mint(session, 1 + count));
+        // Mostly small; now and then one with pages of its own.
+        let len = if self.dice.u8(..8) == 0 { self.dice.usize(..40_000) } else { self.dice.usize(..600) };
+        let body: Vec<u8> = (0..len).map(|_| self.dice.u8(..)).collect();
+        let message = Message {
+            id,
+            tenant: TENANT,
+            at: NOW,
+            event_type: Some("invoice.paid".to_owned()),
+            subject: None,
+            correlation_id: id.to_string(),
+            body: body.into(),
+            compact: None,
+        };
+        let deliveries = (1..=count).map(|n| self.delivery(id, n)).collect();
+        let idempotency = self.dice.bool().then(|| self.key());
+        Accepted { message: Arc::new(message), deliveries, idempotency, fan_out: None }
+    }
+
+    fn delivery(&mut self, message: MessageId, n: u64) -> NewDelivery {
+        let lane = self.dice.u64(1..6);
+        let place = [Place::Ready, Place::Ready, Place::Spilled, Place::Delayed][self.dice.usize(..4)];
+        let id = DeliveryId(message.0.plus(n));
+        let delivery = Delivery::queued(id, message, LaneId::from_raw(lane), Tier::Promotional, NOW);
+        NewDelivery { delivery, place, lane: Arc::new(endpoint(lane).lane_settings()), collapse: None }
+    }
+
+    fn key(&mut self) -> Idempotency {
+        let mut half = [0; 16];
+        self.dice.fill(&mut half);
+        let answer = FirstAnswer { status: 202, body: vec![self.dice.u8(..); 40].into() };
+        Idempotency { tenant: TENANT, key: KeyHash(half), digest: [1; 32], answer, at: NOW }
+    }
+
+    fn settlements(&mut self, session: Session) -> Option<Vec<Settlement>> {
+        let most = self.dice.usize(1..8);
+        let before = self.ledger.take_waiting(&mut self.dice, most);
+        let settlements: Vec<_> = before.iter().map(|before| self.settlement(session, before)).collect();
+        (!settlements.is_empty()).then_some(settlements)
+    }
+
+    fn settlement(&mut self, session: Session, before: &Delivery) -> Settlement {
+        let (state, cause) = match self.dice.u8(..6) {
+            0 => (State::Dead { at: NOW, cause: Cause::Gone }, Cause::Gone),
+            1 | 2 => (State::Retry { due: NOW, cause: Cause::ConnectTimeout }, Cause::ConnectTimeout),
+            _ => (State::Delivered { at: NOW }, Cause::Ok),
+        };
+        let last_cause = (cause != Cause::Ok).then_some(cause);
+        let delivery = Delivery { state, last_cause, attempts: before.attempts + 1, ..before.clone() };
+        Settlement {
+            attempt: Some(Attempt {
+                number: delivery.attempts,
+                at: NOW,
+                took: Duration::from_micros(self.dice.u64(..1_000_000)),
+                cause,
+                status: None,
+            }),
+            record: Record {
+                attempts_before: before.attempts,
+                place: Place::Delayed,
+                shard: Shard::of(delivery.lane),
+                pauses_lane: false,
+                ends_endpoint: false,
+                delivery,
+            },
+            epoch: session.epoch,
+        }
+    }
+
+    /// Something that is either known or not.
+    fn fact(&mut self) -> Fact {
+        let n = self.ledger.fresh_fact();
+        match self.dice.u8(..3) {
+            0 => Fact::Cut(LaneId::from_raw(n)),
+            1 => Fact::Pause(LaneId::from_raw(n)),
+            _ => Fact::Endpoint(EndpointId::from_raw(n)),
+        }
+    }
+
+    fn note(&mut self, op: Op, answer: Answer) -> Result<(), Flaw> {
+        match op {
+            Op::Accept(messages) => messages.into_iter().for_each(|accepted| self.ledger.accepted(accepted, answer)),
+            // A second message was not made, whatever the answer; `ask` has judged that.
+            Op::Again(accepted) => self.ledger.never(accepted.message.id),
+            Op::Settle(settlements) => {
+                settlements.into_iter().for_each(|settlement| self.ledger.settled(settlement.record.delivery, answer));
+            }
+            Op::Spill(deliveries) => self.ledger.spilled(&deliveries),
+            Op::Fact(fact) => self.ledger.stated(fact, answer),
+        }
+        if let Answer::Wrong(what) = answer { Err(Flaw::Lost(what.to_owned())) } else { Ok(()) }
+    }
+}
+
+async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
+    let answered = match &op {
+        Op::Accept(messages) => store.accept(session, messages.clone()).await.map(|fresh| {
+            let all = fresh.iter().all(|acceptance| *acceptance == Acceptance::Fresh);
+            if all { Answer::Done } else { Answer::Wrong("a new message was taken for an old one") }
+        }),
+        Op::Again(accepted) => store.accept(session, vec![accepted.clone()]).await.map(|answers| {
+            let first = accepted.idempotency.as_ref().map(|key| Acceptance::Replayed(key.answer.clone()));
+            let same = answers.first() == first.as_ref();
+            if same { Answer::Done } else { Answer::Wrong("a key that was acknowledged is not known any more") }
+        }),
+        Op::Settle(settlements) => store.settle(session, settlements.clone()).await.map(|settled| {
+            let all = settled.iter().all(|one| *one == Settled::Done);
+            if all { Answer::Done } else { Answer::Wrong("a delivery is not as its last settle left it") }
+        }),
+        Op::Spill(deliveries) => store.spill(session, deliveries.clone()).await.map(|()| Answer::Done),
+        Op::Fact(Fact::Cut(lane)) => {
+            let scope = Scope::Lane(*lane);
+            let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
+            store.cut(session, cut).await.map(|_| Answer::Done)
+        }
+        Op::Fact(Fact::Pause(lane)) => {
+            let pause = Pause { scope: PauseScope::Lane(*lane), until: None };
+            store.pause(session, pause).await.map(|()| Answer::Done)
+        }
+        Op::Fact(Fact::Endpoint(id)) => {
+            store.put_endpoint(session, endpoint(id.0.raw()), None).await.map(|_| Answer::Done)
+        }
+    };
+    let answer = answered.unwrap_or_else(|error| match error {
+        StoreError::Full => Answer::Full,
+        // A cut whose rows could not be counted is in force; a reader that failed knows no better.
+        StoreError::Stopped | StoreError::Database { .. } => Answer::Doubt,
+        _ => Answer::Wrong("a call was refused that is like all others"),
+    });
+    (op, answer)
+}
+
+fn endpoint(n: u64) -> Endpoint {
+    Endpoint {
+        id: EndpointId::from_raw(n),
+        tenant: TENANT,
+        at: NOW,
+        url: format!("https://example.com/{n}"),
+        secrets: vec!["whsec_a".to_owned()],
+        event_types: Vec::new(),
+        policy: "webhook".to_owned(),
+        ttl: None,
+        order: Order::Fifo,
+        on_dead: OnDead::Skip,
+        max_in_flight: 10,
+        status: EndpointStatus::Active,
+    }
+}

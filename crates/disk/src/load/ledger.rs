@@ -1,0 +1,226 @@
+//! What a store has promised, and whether it keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Accepted, PauseScope, Start, Store, StoreError};
+
+use super::NOW;
+use crate::crowd::{Flaw, chain};
+
+/// What a call was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// That it is done.
+    Done,
+    /// That the disk is full: it has not happened.
+    Full,
+    /// That the store has stopped: nobody knows.
+    Doubt,
+    /// Something it must not answer.
+    Wrong(&'static str),
+}
+
+/// Something small that is either known or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fact {
+    Cut(LaneId),
+    Pause(LaneId),
+    Endpoint(EndpointId),
+}
+
+#[derive(Debug)]
+struct Sent {
+    accepted: Accepted,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+struct Life {
+    /// As it was answered last.
+    sure: Delivery,
+    /// As it may be instead.
+    perhaps: Vec<Delivery>,
+}
+
+/// The ledger.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    sent: BTreeMap<MessageId, Sent>,
+    lives: BTreeMap<DeliveryId, Life>,
+    /// Deliveries that can be settled, and that nothing is under way for.
+    waiting: BTreeSet<DeliveryId>,
+    facts: BTreeMap<Fact, Answer>,
+    never: BTreeSet<MessageId>,
+    next_fact: u64,
+    acknowledged: u64,
+    arrived: bool,
+}
+
+impl Ledger {
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.arrived
+    }
+
+    pub(super) fn fetched(&mut self) {
+        self.arrived = false;
+    }
+
+    /// A number for a fact, beyond the lanes in use.
+    pub(super) fn fresh_fact(&mut self) -> u64 {
+        self.next_fact += 1;
+        1_000 + self.next_fact
+    }
+
+    /// Some deliveries that wait, the most recent ones most often.
+    pub(super) fn take_waiting(&mut self, dice: &mut fastrand::Rng, most: usize) -> Vec<Delivery> {
+        let ids: Vec<_> =
+            self.waiting.iter().rev().take(40).copied().filter(|_| dice.u8(..3) == 0).take(most).collect();
+        ids.iter().for_each(|id| _ = self.waiting.remove(id));
+        ids.iter().filter_map(|id| Some(self.lives.get(id)?.sure.clone())).collect()
+    }
+
+    /// A message that was acknowledged under a key.
+    pub(super) fn keyed(&self, dice: &mut fastrand::Rng) -> Option<Accepted> {
+        let known = |sent: &&Sent| sent.answer == Answer::Done && sent.accepted.idempotency.is_some();
+        let keyed: Vec<_> = self.sent.values().filter(known).collect();
+        let sent = keyed.get(dice.usize(..keyed.len().max(1)))?;
+        Some(Accepted { deliveries: Vec::new(), ..sent.accepted.clone() })
+    }
+
+    fn count(&mut self, answer: Answer) {
+        self.acknowledged += u64::from(answer == Answer::Done);
+    }
+
+    pub(super) fn accepted(&mut self, accepted: Accepted, answer: Answer) {
+        self.count(answer);
+        self.arrived |= answer == Answer::Done && !accepted.deliveries.is_empty();
+        for new in &accepted.deliveries {
+            let id = new.delivery.id;
+            self.lives.insert(id, Life { sure: new.delivery.clone(), perhaps: Vec::new() });
+            if answer == Answer::Done {
+                self.waiting.insert(id);
+            }
+        }
+        self.sent.insert(accepted.message.id, Sent { accepted, answer });
+    }
+
+    /// An id that no message may have.
+    pub(super) fn never(&mut self, message: MessageId) {
+        self.never.insert(message);
+    }
+
+    pub(super) fn settled(&mut self, next: Delivery, answer: Answer) {
+        self.count(answer);
+        let Some(life) = self.lives.get_mut(&next.id) else { return };
+        match answer {
+            Answer::Done => {
+                let waits = !next.state.is_terminal();
+                let id = next.id;
+                life.sure = next;
+                if waits {
+                    self.waiting.insert(id);
+                }
+            }
+            Answer::Doubt => life.perhaps.push(next),
+            Answer::Full | Answer::Wrong(_) => {}
+        }
+    }
+
+    pub(super) fn spilled(&mut self, deliveries: &[DeliveryId]) {
+        self.waiting.extend(deliveries);
+    }
+
+    pub(super) fn stated(&mut self, fact: Fact, answer: Answer) {
+        self.count(answer);
+        self.facts.insert(fact, answer);
+    }
+
+    /// What a session finds at its beginning.
+    pub(super) fn check_start(&self, start: &Start) -> Result<(), String> {
+        for (fact, answer) in &self.facts {
+            let found = match fact {
+                Fact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == Scope::Lane(*lane)),
+                Fact::Pause(lane) => start.pauses.iter().any(|pause| pause.scope == PauseScope::Lane(*lane)),
+                Fact::Endpoint(_) => continue,
+            };
+            agrees(*answer, found).map_err(|how| format!("{fact:?} {how}"))?;
+        }
+        Ok(())
+    }
+
+    /// Compares everything, and takes what was in doubt as it is found.
+    pub(super) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
+        let unread = |error: StoreError| Flaw::Damaged(format!("the store cannot be read: {}", chain(&error)));
+        for (fact, answer) in &mut self.facts {
+            if let Fact::Endpoint(id) = fact {
+                let found = store.endpoint(*id).await.map_err(unread)?.is_some();
+                agrees(*answer, found).map_err(|how| format!("{fact:?} {how}"))?;
+            }
+        }
+        for id in &self.never {
+            if store.message(*id).await.map_err(unread)?.is_some() {
+                return Err(Flaw::Lost(format!("message {id} was made although its key was known")));
+            }
+        }
+        self.waiting.clear();
+        for (id, sent) in &mut self.sent {
+            let found = store.message(*id).await.map_err(unread)?;
+            agrees(sent.answer, found.is_some()).map_err(|how| format!("message {id} {how}"))?;
+            if found.as_ref().is_some_and(|found| *found != sent.accepted.message) {
+                return Err(Flaw::Lost(format!("message {id} is not what was sent")));
+            }
+            for new in &sent.accepted.deliveries {
+                let delivery = new.delivery.id;
+                let shown = store.delivery(delivery, NOW).await.map_err(unread)?;
+                let Some(life) = self.lives.get_mut(&delivery) else { continue };
+                match (shown, found.is_some()) {
+                    (None, false) => {}
+                    (Some(shown), true) => {
+                        life.check(&shown.delivery, shown.attempts.len())?;
+                        if shown.place.is_some() {
+                            self.waiting.insert(delivery);
+                        }
+                    }
+                    (shown, _) => {
+                        let half = if shown.is_some() { "without its message" } else { "missing from its message" };
+                        return Err(Flaw::Lost(format!("delivery {delivery} is {half}")));
+                    }
+                }
+            }
+            // From now on it is known which.
+            sent.answer = if found.is_some() { Answer::Done } else { Answer::Full };
+        }
+        Ok(())
+    }
+}
+
+impl Life {
+    fn check(&mut self, found: &Delivery, attempts: usize) -> Result<(), String> {
+        if *found != self.sure && !self.perhaps.contains(found) {
+            return Err(format!("delivery {} is {:?} and was settled as {:?}", found.id, found.state, self.sure.state));
+        }
+        if attempts != usize::from(found.attempts) {
+            return Err(format!("delivery {} has {attempts} attempts of {}", found.id, found.attempts));
+        }
+        self.sure = found.clone();
+        self.perhaps.clear();
+        Ok(())
+    }
+}
+
+/// Whether what is found is what was answered.
+fn agrees(answer: Answer, found: bool) -> Result<(), &'static str> {
+    match (answer, found) {
+        (Answer::Done, false) => Err("was acknowledged and is lost"),
+        (Answer::Full, true) => Err("was refused and is there"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,98 @@
+//! The proof `store-powercut`: power cuts at any change of a real store's files. What was
+//! acknowledged is there afterwards, what was not is there whole or not at all, and the database is
+//! sound.
+//!
+//! Negative control: the same with `synchronous = NORMAL`, under which a commit is acknowledged
+//! before it is synced. That must be seen.
+//!
+//! A seed draws the load and what each cut leaves; which write a cut hits also depends on how the
+//! store's threads take turns. A seed that fails once is therefore run again many times, not once.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options};
+
+use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
+use crate::disk::Disk;
+use crate::load::{Health, Load};
+
+/// How often the power goes in a life.
+const CUTS: usize = 3;
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Findings {
+    let seeds = options.seeds.unwrap_or(if options.quick { 150 } else { 2_000 });
+    let first = options.first.unwrap_or(1);
+    let found = crowd::run("store-powercut", first..first + seeds, |seed| life(seed, |_| {}))?;
+    eprintln!("store-powercut: {found}");
+    let weakened = AtomicBool::new(false);
+    let weaken = |disk: &Disk| {
+        disk.weaken();
+        weakened.fetch_or(disk.has_weakened(), Ordering::Relaxed);
+    };
+    let control = crowd::run("the control", first..first + (seeds / 10).clamp(20, 100), |seed| life(seed, weaken))?;
+    eprintln!("the control, synchronous = NORMAL: {control}");
+    if !weakened.into_inner() {
+        return Err(CannotRun("the control ran with synchronous = FULL".to_owned()));
+    }
+    Ok(vec![
+        Figure::at_least("power_cuts", count(found.cuts), "cuts", count(seeds * 2)),
+        Figure::at_least("acknowledged", count(found.acknowledged), "calls", count(seeds * 20)),
+        Figure::at_most("acknowledged_lost", count(found.lost), "seeds", 0.0),
+        Figure::at_most("corrupt", count(found.damaged), "seeds", 0.0),
+        Figure::at_most("misbehaved", count(found.misbehaved), "seeds", 0.0),
+        Figure::at_least("control_caught", count(control.lost), "seeds under synchronous = NORMAL", 1.0),
+    ])
+}
+
+/// A store from its first start through a few power cuts. `prepare` is shown each disk when it is
+/// new and when its power is gone.
+fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
+    let mut dice = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let mut load = Load::new(seed);
+    let mut tally = Tally::default();
+    let mut folder = new_folder();
+    for _ in 0..CUTS {
+        let disk = Disk::of(folder.path(), dice.u64(..)).expect("the folder is there");
+        prepare(&disk);
+        let within = [20, 100, 400, 1_500][dice.usize(..4)];
+        disk.cut_at(dice.u64(1..=within));
+        until_cut(folder.path(), &disk, &mut load, bounds(&mut dice))?;
+        tally.cuts += 1;
+        prepare(&disk);
+        let next = new_folder();
+        disk.restore_into(next.path()).expect("the real disk has room");
+        folder = next;
+    }
+    judge(folder.path(), &mut load)?;
+    tally.acknowledged = load.acknowledged();
+    Ok(tally)
+}
+
+/// Opens a store on the disk and asks things of it until the power goes.
+fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Result<(), Flaw> {
+    let store = match Sqlite::open_bounded(folder, bounds) {
+        Ok(store) => store,
+        Err(_) if disk.is_cut() => return Ok(()),
+        Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),
+    };
+    let ran = crowd::block_on(async {
+        if !load.begin(&store).await? {
+            return Ok(());
+        }
+        load.verify(&store).await?;
+        while load.round(&store).await? != Health::Stopped {}
+        Ok(())
+    });
+    match ran {
+        // Without power nothing can be read either: the next start will tell.
+        Err(_) if disk.is_cut() => Ok(()),
+        Ok(()) if !disk.is_cut() => {
+            let why = store.stopped().unwrap_or("without a reason");
+            Err(Flaw::Misbehaved(format!("it stopped by itself: {why}")))
+        }
+        ran => ran,
+    }
+}

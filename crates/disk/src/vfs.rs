@@ -1,0 +1,332 @@
+//! The file system SQLite sees: the unix one, with a [`crate::disk`] between for folders that have
+//! one. It is registered as the process's default, so that the store is the one that ships.
+//!
+//! The only `unsafe` code of the workspace. SQLite's contract with a VFS is what keeps it sound:
+//! it hands out `szOsFile` zeroed bytes for each file, calls each method with a file that `open`
+//! has filled, never two at once on one file, and `close` last.
+
+#![expect(unsafe_code, reason = "SQLite calls a file system through C function pointers")]
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::slice;
+use std::sync::OnceLock;
+
+use rusqlite::ffi;
+
+use crate::disk::{Fate, Handle, Kind, Place};
+
+/// A file of ours: SQLite's part, our part, and behind it the unix VFS's own.
+#[repr(C)]
+struct Opened {
+    base: ffi::sqlite3_file,
+    handle: *mut Handle,
+    real: *mut ffi::sqlite3_file,
+    _aligned: u64,
+}
+
+/// The unix VFS. A pointer that SQLite keeps valid for the life of the process.
+struct Unix(*mut ffi::sqlite3_vfs);
+
+// SAFETY: the structure behind it is never changed after SQLite has made it, and its functions may
+// be called from any thread.
+unsafe impl Send for Unix {}
+// SAFETY: as above.
+unsafe impl Sync for Unix {}
+
+static UNIX: OnceLock<Unix> = OnceLock::new();
+
+/// Makes it the default, once.
+pub(crate) fn register() {
+    UNIX.get_or_init(|| {
+        // SAFETY: finding a VFS by name has no conditions; SQLite initialises itself.
+        let unix = unsafe { ffi::sqlite3_vfs_find(c"unix".as_ptr()) };
+        assert!(!unix.is_null(), "SQLite was built for unix");
+        // SAFETY: not null, and SQLite keeps it for ever. What it points to is plain data.
+        let mut ours = unsafe { ptr::read(unix) };
+        ours.szOsFile += c_int::try_from(size_of::<Opened>()).expect("a few words");
+        ours.zName = c"posthaste-disk".as_ptr();
+        ours.pNext = ptr::null_mut();
+        ours.xOpen = Some(open);
+        ours.xDelete = Some(delete);
+        let ours = Box::leak(Box::new(ours));
+        // SAFETY: leaked, so it outlives every connection.
+        let registered = unsafe { ffi::sqlite3_vfs_register(ours, 1) };
+        assert_eq!(registered, ffi::SQLITE_OK, "a VFS can be registered");
+        Unix(unix)
+    });
+}
+
+fn unix() -> *mut ffi::sqlite3_vfs {
+    UNIX.get().map_or(ptr::null_mut(), |unix| unix.0)
+}
+
+static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
+    // 2: with shared memory, without mapping the file itself.
+    iVersion: 2,
+    xClose: Some(close),
+    xRead: Some(read),
+    xWrite: Some(write),
+    xTruncate: Some(truncate),
+    xSync: Some(sync),
+    xFileSize: Some(file_size),
+    xLock: Some(lock),
+    xUnlock: Some(unlock),
+    xCheckReservedLock: Some(check_reserved_lock),
+    xFileControl: Some(file_control),
+    xSectorSize: Some(sector_size),
+    xDeviceCharacteristics: Some(device_characteristics),
+    xShmMap: Some(shm_map),
+    xShmLock: Some(shm_lock),
+    xShmBarrier: Some(shm_barrier),
+    xShmUnmap: Some(shm_unmap),
+    xFetch: None,
+    xUnfetch: None,
+};
+
+/// The place a C path names, if it is on a disk of ours.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe fn place(name: *const c_char) -> Option<Place> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let name = unsafe { CStr::from_ptr(name) };
+    Place::of(Path::new(OsStr::from_bytes(name.to_bytes())))
+}
+
+unsafe extern "C" fn open(
+    _: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    let unix = unix();
+    // SAFETY: SQLite keeps it valid.
+    let real_open = unsafe { (*unix).xOpen }.expect("the unix VFS opens files");
+    // SAFETY: SQLite hands in a C string or null.
+    let Some(place) = (unsafe { place(name) }) else {
+        // SAFETY: the arguments as they came; the file has more room than the unix VFS asks for.
+        return unsafe { real_open(unix, name, file, flags, out_flags) };
+    };
+    // SAFETY: SQLite hands in `szOsFile` bytes; without methods nothing is called on a failed open.
+    unsafe { (*file).pMethods = ptr::null() };
+    let Some(was_there) = place.is_there() else { return ffi::SQLITE_CANTOPEN };
+    // SAFETY: behind `Opened` lie as many bytes as the unix VFS asked for.
+    let real = unsafe { file.cast::<Opened>().add(1) }.cast::<ffi::sqlite3_file>();
+    // SAFETY: as above; the name and the flags as they came.
+    let opened = unsafe { real_open(unix, name, real, flags, out_flags) };
+    if opened == ffi::SQLITE_OK {
+        let handle = Box::into_raw(Box::new(place.opened(was_there)));
+        let ours = Opened { base: ffi::sqlite3_file { pMethods: &METHODS }, handle, real, _aligned: 0 };
+        // SAFETY: room for `Opened` is what `szOsFile` was enlarged by.
+        unsafe { ptr::write(file.cast::<Opened>(), ours) };
+    }
+    opened
+}
+
+unsafe extern "C" fn delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, sync_dir: c_int) -> c_int {
+    let unix = unix();
+    // SAFETY: SQLite keeps it valid.
+    let real_delete = unsafe { (*unix).xDelete }.expect("the unix VFS deletes files");
+    // SAFETY: SQLite hands in a C string.
+    let Some(place) = (unsafe { place(name) }) else {
+        // SAFETY: the arguments as they came.
+        return unsafe { real_delete(unix, name, sync_dir) };
+    };
+    let mut done = ffi::SQLITE_OK;
+    // SAFETY: the name as it came.
+    let fate = place.delete(sync_dir != 0, || done = unsafe { real_delete(unix, name, 0) });
+    if fate == Fate::Dead { ffi::SQLITE_IOERR_DELETE } else { done }
+}
+
+/// Our part of a file and the real file.
+///
+/// # Safety
+/// `file` was filled by `open` and is not closed; nobody else uses it meanwhile.
+unsafe fn parts<'a>(file: *mut ffi::sqlite3_file) -> (&'a mut Handle, *mut ffi::sqlite3_file) {
+    // SAFETY: the caller's; `open` wrote both pointers.
+    unsafe {
+        let ours = file.cast::<Opened>();
+        (&mut *(*ours).handle, (*ours).real)
+    }
+}
+
+/// Hands a call on to the unix VFS.
+macro_rules! real {
+    ($file:expr, $method:ident $(, $arg:expr)*) => {{
+        let real: *mut ffi::sqlite3_file = $file;
+        // SAFETY: the real file was opened by the unix VFS, which has every method of version 2.
+        unsafe { ((*(*real).pMethods).$method.expect("the unix VFS has it"))(real $(, $arg)*) }
+    }};
+}
+
+unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
+    // SAFETY: SQLite closes a file it opened, once.
+    let (handle, real) = unsafe { parts(file) };
+    let handle: *mut Handle = handle;
+    // SAFETY: made by `Box::into_raw` in `open`, and not used after this.
+    drop(unsafe { Box::from_raw(handle) });
+    real!(real, xClose)
+}
+
+unsafe extern "C" fn read(file: *mut ffi::sqlite3_file, into: *mut c_void, bytes: c_int, at: i64) -> c_int {
+    // SAFETY: SQLite reads a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    if handle.is_dead() {
+        return ffi::SQLITE_IOERR_READ;
+    }
+    real!(real, xRead, into, bytes, at)
+}
+
+unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, bytes: c_int, at: i64) -> c_int {
+    // SAFETY: SQLite writes a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    let len = usize::try_from(bytes).expect("SQLite writes no negative number of bytes");
+    // SAFETY: SQLite hands in as many bytes as it says.
+    let from = unsafe { slice::from_raw_parts(from.cast::<u8>(), len) };
+    let mut done = ffi::SQLITE_OK;
+    let fate = handle.write(u64::try_from(at).unwrap_or(0), from, |part| {
+        if !part.is_empty() {
+            let len = c_int::try_from(part.len()).expect("not more than SQLite handed in");
+            done = real!(real, xWrite, part.as_ptr().cast(), len, at);
+        }
+    });
+    match fate {
+        Fate::Done => done,
+        // As the unix VFS tells them.
+        Fate::Fails(Kind::Full) => ffi::SQLITE_FULL,
+        Fate::Fails(Kind::Silent) => ffi::SQLITE_OK,
+        Fate::Fails(Kind::Broken) | Fate::Dead => ffi::SQLITE_IOERR_WRITE,
+    }
+}
+
+unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, len: i64) -> c_int {
+    // SAFETY: SQLite truncates a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    let mut done = ffi::SQLITE_OK;
+    let fate = handle.truncate(u64::try_from(len).unwrap_or(0), || done = real!(real, xTruncate, len));
+    if fate == Fate::Dead { ffi::SQLITE_IOERR_TRUNCATE } else { done }
+}
+
+unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
+    // SAFETY: SQLite syncs a file that is open.
+    let (handle, _) = unsafe { parts(file) };
+    match handle.sync() {
+        Fate::Done => ffi::SQLITE_OK,
+        // Whatever the reason: the unix VFS tells of a failed sync in one way.
+        Fate::Fails(_) | Fate::Dead => ffi::SQLITE_IOERR_FSYNC,
+    }
+}
+
+unsafe extern "C" fn file_size(file: *mut ffi::sqlite3_file, size: *mut i64) -> c_int {
+    // SAFETY: SQLite asks of a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    if handle.is_dead() {
+        return ffi::SQLITE_IOERR_FSTAT;
+    }
+    real!(real, xFileSize, size)
+}
+
+unsafe extern "C" fn lock(file: *mut ffi::sqlite3_file, level: c_int) -> c_int {
+    // SAFETY: SQLite locks a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    if handle.is_dead() {
+        return ffi::SQLITE_IOERR_LOCK;
+    }
+    real!(real, xLock, level)
+}
+
+unsafe extern "C" fn unlock(file: *mut ffi::sqlite3_file, level: c_int) -> c_int {
+    // SAFETY: SQLite unlocks a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xUnlock, level)
+}
+
+unsafe extern "C" fn check_reserved_lock(file: *mut ffi::sqlite3_file, held: *mut c_int) -> c_int {
+    // SAFETY: SQLite asks of a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xCheckReservedLock, held)
+}
+
+unsafe extern "C" fn file_control(file: *mut ffi::sqlite3_file, op: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: SQLite asks of a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    if op == ffi::SQLITE_FCNTL_PRAGMA && handle.weakens() {
+        // SAFETY: for this operation SQLite hands in an array of C strings that are its own to change.
+        unsafe { weaken(arg.cast()) };
+    }
+    // Making the file longer ahead of its writes is only a hint, and would not be seen by us.
+    if op == ffi::SQLITE_FCNTL_SIZE_HINT {
+        return ffi::SQLITE_OK;
+    }
+    real!(real, xFileControl, op, arg)
+}
+
+/// Turns `synchronous = FULL` into `NORMAL` as it passes by: SQLite asks the file first whether it
+/// has an opinion on a pragma, and reads the argument afterwards.
+///
+/// # Safety
+/// `args` is what SQLite hands in with `SQLITE_FCNTL_PRAGMA`: an error to set, the name, the
+/// argument or null.
+unsafe fn weaken(args: *mut *mut c_char) {
+    // SAFETY: the caller's. "FULL" is longer than what replaces it.
+    unsafe {
+        let (name, value) = (*args.add(1), *args.add(2));
+        if value.is_null() || CStr::from_ptr(name) != c"synchronous" || CStr::from_ptr(value) != c"FULL" {
+            return;
+        }
+        value.write(b'1'.cast_signed());
+        value.add(1).write(0);
+    }
+}
+
+unsafe extern "C" fn sector_size(file: *mut ffi::sqlite3_file) -> c_int {
+    // SAFETY: SQLite asks of a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xSectorSize)
+}
+
+unsafe extern "C" fn device_characteristics(file: *mut ffi::sqlite3_file) -> c_int {
+    // SAFETY: SQLite asks of a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xDeviceCharacteristics)
+}
+
+unsafe extern "C" fn shm_map(
+    file: *mut ffi::sqlite3_file,
+    page: c_int,
+    size: c_int,
+    extend: c_int,
+    out: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: SQLite maps a file that is open.
+    let (handle, real) = unsafe { parts(file) };
+    if handle.is_dead() {
+        return ffi::SQLITE_IOERR_SHMMAP;
+    }
+    real!(real, xShmMap, page, size, extend, out)
+}
+
+unsafe extern "C" fn shm_lock(file: *mut ffi::sqlite3_file, offset: c_int, n: c_int, flags: c_int) -> c_int {
+    // SAFETY: SQLite locks a file that is open. Also without power: it must be able to let go.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xShmLock, offset, n, flags)
+}
+
+unsafe extern "C" fn shm_barrier(file: *mut ffi::sqlite3_file) {
+    // SAFETY: SQLite asks of a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xShmBarrier);
+}
+
+unsafe extern "C" fn shm_unmap(file: *mut ffi::sqlite3_file, delete: c_int) -> c_int {
+    // SAFETY: SQLite unmaps a file that is open.
+    let (_, real) = unsafe { parts(file) };
+    real!(real, xShmUnmap, delete)
+}

@@ -1,0 +1,288 @@
+//! `prove NAME`: runs one of the named proofs and prints its figures last.
+//!
+//! Progress goes to stderr and the figures to stdout, so that `--json` leaves one object there.
+//! Exit code 0: every figure reached its bar; 1: one fell short; 2: the proof could not be run.
+//! Started by `cargo xtask prove`, which builds it optimised. What is common to every binary with
+//! proofs.
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use super::{Bar, CannotRun, Figure, Findings, Options, Proof};
+
+const USAGE: &str = "\
+usage: prove NAME [--quick] [--seeds N] [--first S] [--json]
+       prove --list
+
+  --quick    the short form that the test script runs
+  --seeds N  how many seeds, for a proof that has seeds
+  --first S  the first seed
+  --json     one object instead of one line a figure
+  --list     every proof and what it shows";
+
+/// Runs one of these proofs as the command line asks.
+pub fn main(proofs: &[Proof]) -> ExitCode {
+    match parse(env::args().skip(1), proofs) {
+        Ok(Ask::Help) => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Ok(Ask::List) => {
+            let width = proofs.iter().map(|proof| proof.name.len()).max().unwrap_or(0);
+            for proof in proofs {
+                println!("{:width$}  {}", proof.name, proof.shows);
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(Ask::Run { proof, options, form }) => {
+            let findings = findings(&proof, &options);
+            report(&proof, &findings, form);
+            ending(&findings).into()
+        }
+        Err(complaint) => {
+            eprintln!("prove: {complaint}\n\n{USAGE}");
+            Ending::CouldNotRun.into()
+        }
+    }
+}
+
+/// What the command line asks for.
+enum Ask {
+    Help,
+    List,
+    Run { proof: Proof, options: Options, form: Form },
+}
+
+/// How the figures are printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Lines,
+    Json,
+}
+
+fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, String> {
+    let mut args = args;
+    let mut name = None;
+    let mut options = Options::default();
+    let mut form = Form::Lines;
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--help" | "-h" => return Ok(Ask::Help),
+            "--list" => return Ok(Ask::List),
+            "--quick" => options.quick = true,
+            "--json" => form = Form::Json,
+            "--seeds" => options.seeds = Some(number("--seeds", args.next())?),
+            "--first" => options.first = Some(number("--first", args.next())?),
+            flag if flag.starts_with('-') => return Err(format!("there is no option {flag}")),
+            _ => {
+                if let Some(first) = name.replace(arg.clone()) {
+                    return Err(format!("one proof at a time, not {first} and {arg}"));
+                }
+            }
+        }
+    }
+    let name = name.ok_or("which proof?")?;
+    let proof = proofs.iter().find(|proof| proof.name == name).ok_or_else(|| unknown(&name, proofs))?;
+    if options.seeds == Some(0) {
+        return Err("--seeds 0 would prove nothing".to_owned());
+    }
+    Ok(Ask::Run { proof: *proof, options, form })
+}
+
+fn number(flag: &str, value: Option<String>) -> Result<u64, String> {
+    let value = value.ok_or_else(|| format!("{flag} wants a number"))?;
+    value.parse().map_err(|_| format!("{flag} wants a whole number, not {value}"))
+}
+
+fn unknown(name: &str, proofs: &[Proof]) -> String {
+    match proofs.iter().map(|proof| proof.name).min_by_key(|known| distance(name, known)) {
+        Some(nearest) => format!("there is no proof {name}; the nearest is {nearest}, and --list shows all"),
+        None => format!("there is no proof {name}, nor any other"),
+    }
+}
+
+/// How many letters must be added, dropped or replaced to turn `a` into `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    *row.last().expect("a row has at least its first cell")
+}
+
+/// Runs the proof. One that panics, or that shows no figure, did not run: it must not pass.
+fn findings(proof: &Proof, options: &Options) -> Findings {
+    match catch_unwind(AssertUnwindSafe(|| (proof.run)(options))) {
+        Ok(Ok(figures)) if figures.is_empty() => Err(CannotRun("it ended without a figure".to_owned())),
+        Ok(findings) => findings,
+        Err(_) => Err(CannotRun("it panicked; the message is above".to_owned())),
+    }
+}
+
+/// The end of a run, as the exit code tells it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ending {
+    Ok = 0,
+    FellShort = 1,
+    CouldNotRun = 2,
+}
+
+impl From<Ending> for ExitCode {
+    fn from(ending: Ending) -> Self {
+        Self::from(ending as u8)
+    }
+}
+
+fn ending(findings: &Findings) -> Ending {
+    match findings {
+        Ok(figures) if figures.iter().all(Figure::is_ok) => Ending::Ok,
+        Ok(_) => Ending::FellShort,
+        Err(_) => Ending::CouldNotRun,
+    }
+}
+
+fn report(proof: &Proof, findings: &Findings, form: Form) {
+    if form == Form::Json {
+        println!("{}", json(proof, findings));
+    } else if let Ok(figures) = findings {
+        figures.iter().for_each(|figure| println!("{figure}"));
+    }
+    if let Err(CannotRun(why)) = findings {
+        eprintln!("prove: {} could not be run: {why}", proof.name);
+    }
+}
+
+/// The run as one object. Written by hand: it is one shape, and the testkit stays free of serde.
+fn json(proof: &Proof, findings: &Findings) -> String {
+    let body = match findings {
+        Ok(figures) => format!("\"figures\":[{}]", figures.iter().map(figure_json).collect::<Vec<_>>().join(",")),
+        Err(CannotRun(why)) => format!("\"cannot_run\":{}", text(why)),
+    };
+    format!("{{\"proof\":{},\"ok\":{},{body}}}", text(proof.name), ending(findings) == Ending::Ok)
+}
+
+fn figure_json(figure: &Figure) -> String {
+    let (side, bar) = match figure.bar {
+        Bar::AtMost(bar) => ("at_most", bar),
+        Bar::AtLeast(bar) => ("at_least", bar),
+    };
+    format!(
+        "{{\"name\":{},\"value\":{},\"unit\":{},\"{side}\":{},\"ok\":{}}}",
+        text(&figure.name),
+        value(figure.value),
+        text(figure.unit),
+        value(bar),
+        figure.is_ok()
+    )
+}
+
+/// JSON knows no infinity and no "not a number".
+fn value(value: f64) -> String {
+    if value.is_finite() { value.to_string() } else { "null".to_owned() }
+}
+
+fn text(raw: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in raw.chars() {
+        match c {
+            '"' => quoted += "\\\"",
+            '\\' => quoted += "\\\\",
+            '\n' => quoted += "\\n",
+            c if c.is_control() => quoted += &format!("\\u{:04x}", u32::from(c)),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: &[Proof] = &[
+        Proof {
+            name: "holds",
+            shows: "a bar that is met",
+            run: |_| Ok(vec![Figure::at_most("lost", 0.0, "messages", 0.0)]),
+        },
+        Proof {
+            name: "misses",
+            shows: "a bar that is not met",
+            run: |_| Ok(vec![Figure::at_least("share", 0.5, "of 1", 0.9)]),
+        },
+        Proof { name: "mute", shows: "nothing", run: |_| Ok(Vec::new()) },
+        Proof { name: "cannot", shows: "a missing tool", run: |_| Err(CannotRun("no \"tool\" here".to_owned())) },
+    ];
+
+    fn asked(line: &str) -> Result<Ask, String> {
+        parse(line.split_whitespace().map(str::to_owned), SAMPLES)
+    }
+
+    fn check(line: &str, expected: Ending, printed: &str) {
+        let Ok(Ask::Run { proof, options, .. }) = asked(line) else {
+            panic!("`{line}` names a proof");
+        };
+        let findings = findings(&proof, &options);
+        assert_eq!((ending(&findings), json(&proof, &findings).as_str()), (expected, printed));
+    }
+
+    #[test]
+    fn the_exit_code_tells_met_from_missed_from_not_run() {
+        check(
+            "holds",
+            Ending::Ok,
+            r#"{"proof":"holds","ok":true,"figures":[{"name":"lost","value":0,"unit":"messages","at_most":0,"ok":true}]}"#,
+        );
+        check(
+            "misses",
+            Ending::FellShort,
+            r#"{"proof":"misses","ok":false,"figures":[{"name":"share","value":0.5,"unit":"of 1","at_least":0.9,"ok":false}]}"#,
+        );
+        check("cannot", Ending::CouldNotRun, r#"{"proof":"cannot","ok":false,"cannot_run":"no \"tool\" here"}"#);
+    }
+
+    #[test]
+    fn a_proof_without_figures_does_not_pass() {
+        check("mute", Ending::CouldNotRun, r#"{"proof":"mute","ok":false,"cannot_run":"it ended without a figure"}"#);
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_null_in_json() {
+        let figure = Figure::at_most("p99", f64::NAN, "ms", 5.0);
+        assert!(!figure.is_ok());
+        assert_eq!(figure_json(&figure), r#"{"name":"p99","value":null,"unit":"ms","at_most":5,"ok":false}"#);
+    }
+
+    #[test]
+    fn options_may_stand_on_either_side_of_the_name() {
+        let Ok(Ask::Run { proof, options, form }) = asked("--quick holds --seeds 20 --first 7 --json") else {
+            panic!("that is a complete command line");
+        };
+        assert_eq!((proof.name, options.quick, options.seeds, options.first), ("holds", true, Some(20), Some(7)));
+        assert_eq!(form, Form::Json);
+    }
+
+    #[test]
+    fn a_wrong_command_line_says_what_is_wrong_with_it() {
+        let cases = [
+            ("", "which proof?"),
+            ("hold", "there is no proof hold; the nearest is holds, and --list shows all"),
+            ("holds misses", "one proof at a time, not holds and misses"),
+            ("holds --slow", "there is no option --slow"),
+            ("holds --seeds", "--seeds wants a number"),
+            ("holds --seeds ten", "--seeds wants a whole number, not ten"),
+            ("holds --seeds 0", "--seeds 0 would prove nothing"),
+        ];
+        for (line, complaint) in cases {
+            assert_eq!(asked(line).err().as_deref(), Some(complaint), "`{line}`");
+        }
+    }
+}

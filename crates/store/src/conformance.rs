@@ -11,6 +11,7 @@ mod dead_letter;
 mod derived;
 mod endpoint;
 mod fixture;
+pub mod histories;
 mod idempotency;
 mod job;
 mod journal;
@@ -25,17 +26,19 @@ mod ttl;
 use crate::Store;
 use fixture::Case;
 
-/// Runs every case, each on a store that `make` has made for it.
+/// Runs every case, each on a store that `make` has made for it; how many there are.
 ///
 /// # Panics
 /// When the store breaks the contract.
-pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
+pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
+    let mut cases = 0;
     macro_rules! cases {
         ($($file:ident: $($case:ident)*;)*) => {
             $($(
                 // In boxes: all of them in one future would be more than a stack holds.
                 let case = Box::pin(Case::begin(stringify!($case), make().await)).await;
                 Box::pin($file::$case(&case)).await;
+                cases += 1;
             )*)*
         };
     }
@@ -166,6 +169,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) {
             lanes_come_in_the_order_they_are_asked_for
             an_unknown_policy_reads_as_the_default;
     }
+    cases
 }
 
 #[cfg(test)]

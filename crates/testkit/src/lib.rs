@@ -22,6 +22,8 @@ pub mod seeder;
 pub mod sim;
 pub mod simulation;
 pub mod store_backlog;
+#[cfg(feature = "conformance")]
+pub mod store_conformance;
 pub mod store_kill9;
 pub mod store_speed;
 pub mod thread;

@@ -10,6 +10,8 @@ use std::io;
 
 use posthaste_store::StoreError;
 
+#[cfg(feature = "conformance")]
+use crate::store_conformance;
 use crate::{
     breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted, purity, schedules,
     simulation, store_backlog, store_kill9, store_speed, thread,
@@ -163,6 +165,12 @@ pub const PROOFS: &[Proof] = &[
         name: "idempotency",
         shows: "twins of every key at once, across kill -9: one message each, one answer for all",
         run: idempotency::run,
+    },
+    #[cfg(feature = "conformance")]
+    Proof {
+        name: "store-conformance",
+        shows: "every case of the contract on both stores; any history with crashes reads the same from both",
+        run: store_conformance::run,
     },
     Proof {
         name: "store-kill9",

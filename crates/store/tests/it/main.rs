@@ -1,9 +1,8 @@
-//! SQLite keeps the contract across restarts, and as the memory store does whatever is asked of it.
+//! SQLite and its folder: what outlives a restart, and what is refused.
 //!
 //! The contract itself is in the crate: `conformance`.
 
 mod folder;
-mod histories;
 mod refused;
 mod space;
 

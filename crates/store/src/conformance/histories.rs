@@ -1,281 +1,113 @@
-//! SQLite against the contract in its plainest form: any history of calls, with restarts in
-//! between, gives the same answers and the same pages as [`MemoryStore`].
+//! SQLite against the contract in its plainest form: any history of calls, with restarts and crashes
+//! in between, gives the same answers and the same pages as [`MemoryStore`].
+//!
+//! A history comes from a seed, so that a proof can run as many as it likes and name the one that
+//! failed. With a [`Fault`] the two are not told the same, as if SQLite lacked a guard: then they must
+//! differ.
+
+mod step;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::delivery::{Compact, Delivery, Expiry};
-use posthaste_core::flow::SharedGate;
-use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{
-    CredentialId, DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, RegionId, Shard, TenantId, WriterId,
-};
-use posthaste_core::queue::{BreakerOf, OnDead, Order, Place, Record, SoftBreaker, Span};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
-use posthaste_store::journal::{Entry, Head};
-use posthaste_store::memory::MemoryStore;
-use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{
+use crate::journal::{Entry, Head};
+use crate::memory::MemoryStore;
+use crate::sqlite::Sqlite;
+use crate::{
     Acceptance, Accepted, Attempt, CollapseKey, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer,
     HistoryFilter, Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session,
     Settlement, Shown, Start, Store, StoreError, Sweep,
 };
-use posthaste_store::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayWhat, Spread};
-use posthaste_store::{Retention, RetentionStep};
-use proptest::prelude::*;
+use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayWhat, Spread};
+use crate::{Retention, RetentionStep};
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::{Compact, Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
+use posthaste_core::queue::{OnDead, Order, Place, Record, Span};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use proptest::collection;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tempfile::TempDir;
 
-use super::new_folder;
+use step::{Call, Draft, End, FILTERS, LANES, Outcome, Step, at, step};
 
-const LANES: u64 = 3;
+/// Calls in a history, at most.
+const STEPS_MAX: usize = 40;
 
-#[derive(Clone, Debug)]
-enum Step {
-    Accept(Vec<Draft>, Option<Call>),
-    Settle(Vec<Outcome>),
-    Spill(Vec<usize>),
-    Cut {
-        lane: bool,
-        of: usize,
-        cause: Cause,
-        spared: Vec<usize>,
-    },
-    Uncut {
-        lane: bool,
-        of: usize,
-    },
-    SweepCut {
-        lane: bool,
-        of: usize,
-        under_way: Vec<usize>,
-    },
-    Roll {
-        after: Option<usize>,
-        now: i64,
-        under_way: Vec<usize>,
-    },
-    Pause {
-        kind: u8,
-        of: u64,
-        until: Option<i64>,
-    },
-    Resume {
-        kind: u8,
-        of: u64,
-    },
-    Remember(Vec<SoftBreaker>),
-    PutEndpoint {
-        lane: u64,
-        secrets: usize,
-        order: Order,
-        call: Option<Call>,
-    },
-    /// A message whose deliveries a job makes.
-    FanOut,
-    /// Gives dead letters, or deliveries, another life.
-    Replay {
-        filter: Option<usize>,
-        picks: Vec<usize>,
-    },
-    /// The next chunk of a job; or one that somebody made from another place.
-    Chunk {
-        of: usize,
-        lanes: Vec<u64>,
-        limit: u32,
-        stale: bool,
-    },
-    ChangeJob {
-        of: usize,
-        next: JobState,
-    },
-    /// So many days later, what was kept for long enough goes.
-    Retain {
-        days: u64,
-    },
-    /// Takes dead letters back.
-    Purge {
-        filter: usize,
-    },
-    /// Everything derived from the journal is brought up to date.
-    CatchUp,
-    /// A new session takes over; the old one tries something.
-    Open,
-    /// The process ends and another opens the folder.
-    Restart,
+/// A guard that SQLite seems to lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A settle of another epoch takes effect.
+    EpochForgotten,
+    /// A settle that counts other attempts takes effect.
+    AttemptsForgotten,
+    /// An attempt is not kept.
+    AttemptDropped,
+    /// A session that was taken over goes on writing.
+    FenceForgotten,
+    /// A duplicate is accepted once more.
+    KeyForgotten,
+    /// What was superseded goes on waiting.
+    CollapseForgotten,
 }
 
-/// One of a few keys, for one of two requests, at some hour: often the same again.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    key: u8,
-    request: u8,
-    hour: i64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Draft {
-    lane: u64,
-    tier: Tier,
-    place: Place,
-    due: i64,
-    expiry: Expiry,
-    acks: bool,
-    collapse: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Outcome {
-    of: usize,
-    end: End,
-    due: i64,
-    place: Place,
-    /// How wrong the caller is about the attempts made, and about its epoch.
-    attempts_off: u16,
-    epoch_off: u64,
-    pauses_lane: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Delivered,
-    Sent,
-    Retry(Cause),
-    PutBack,
-    Dead(Cause),
-    Expired,
-    Cancelled,
-}
-
-fn at(ms: i64) -> Timestamp {
-    Timestamp::from_millis(1_760_000_000_000 + ms)
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let pick = 0_usize..1_000;
-    prop_oneof![
-        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| Step::Accept(drafts, call)),
-        8 => prop::collection::vec(outcome(), 1..6).prop_map(Step::Settle),
-        2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
-        2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
-            .prop_map(|(lane, of, cause, spared)| Step::Cut { lane, of, cause, spared }),
-        1 => (any::<bool>(), pick.clone()).prop_map(|(lane, of)| Step::Uncut { lane, of }),
-        1 => (any::<bool>(), pick.clone(), prop::collection::vec(pick.clone(), 0..2))
-            .prop_map(|(lane, of, under_way)| Step::SweepCut { lane, of, under_way }),
-        1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
-            .prop_map(|(after, now, under_way)| Step::Roll { after, now, under_way }),
-        1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
-        1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
-        1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
-        1 => (0..LANES, 0_usize..3, order(), call())
-            .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
-        1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
-        1 => Just(Step::CatchUp),
-        1 => prop::sample::select(vec![6_u64, 8, 31, 500]).prop_map(|days| Step::Retain { days }),
-        1 => Just(Step::FanOut),
-        1 => (prop::option::of(0..FILTERS), prop::collection::vec(0_usize..1_000, 0..4))
-            .prop_map(|(filter, picks)| Step::Replay { filter, picks }),
-        4 => (0_usize..100, prop::collection::vec(0..LANES, 0..4), 1_u32..4, prop::bool::weighted(0.1))
-            .prop_map(|(of, lanes, limit, stale)| Step::Chunk { of, lanes, limit, stale }),
-        1 => (0_usize..100, job_state()).prop_map(|(of, next)| Step::ChangeJob { of, next }),
-        1 => Just(Step::Open),
-        1 => Just(Step::Restart),
-    ]
-}
-
-fn call() -> impl Strategy<Value = Option<Call>> {
-    let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| Call { key, request, hour });
-    prop::option::of(call)
-}
-
-fn job_state() -> impl Strategy<Value = JobState> {
-    prop::sample::select(vec![JobState::Running, JobState::Running, JobState::Paused, JobState::Cancelled])
-}
-
-fn draft() -> impl Strategy<Value = Draft> {
-    let expiry = prop_oneof![
-        Just(Expiry::Never),
-        (0_i64..50).prop_map(|ms| Expiry::At(at(ms))),
-        (0_i64..50).prop_map(|ms| Expiry::NowOrNever(at(ms)))
+impl Fault {
+    /// Every one there is.
+    pub const ALL: [Self; 6] = [
+        Self::EpochForgotten,
+        Self::AttemptsForgotten,
+        Self::AttemptDropped,
+        Self::FenceForgotten,
+        Self::KeyForgotten,
+        Self::CollapseForgotten,
     ];
-    let collapse = prop::option::of(prop_oneof![Just(0), Just(u64::MAX)]);
-    (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>(), collapse).prop_map(
-        |(lane, tier, place, due, expiry, acks, collapse)| Draft { lane, tier, place, due, expiry, acks, collapse },
-    )
 }
 
-fn breaker() -> impl Strategy<Value = SoftBreaker> {
-    let of = prop_oneof![
-        (0..LANES).prop_map(|lane| BreakerOf::Lane(LaneId::from_raw(lane))),
-        any::<u64>().prop_map(|origin| BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(origin)))),
-        (0..LANES).prop_map(|region| BreakerOf::Shared(SharedGate::Region(RegionId::from_raw(region)))),
-        (0..LANES).prop_map(|key| BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(key)))),
-    ];
-    (of, 0_i64..50, 0_u64..300_000).prop_map(|(of, since, hold)| SoftBreaker {
-        of,
-        soft: Soft { since: at(since), hold: Duration::from_millis(hold) },
-    })
+/// Takes both stores through the history of a seed; how many calls it had.
+///
+/// # Panics
+/// When they differ.
+pub fn run(seed: u64) -> usize {
+    take_through(seed, None)
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
-    let end = prop_oneof![
-        Just(End::Delivered),
-        Just(End::Sent),
-        cause().prop_map(End::Retry),
-        Just(End::PutBack),
-        cause().prop_map(End::Dead),
-        Just(End::Expired),
-        Just(End::Cancelled)
-    ];
-    let off = prop_oneof![6 => Just(0_u16), 1 => Just(1)];
-    let epoch = prop_oneof![8 => Just(0_u64), 1 => Just(1)];
-    (0_usize..1_000, end, 0_i64..20, place(), off, epoch, prop::bool::weighted(0.1)).prop_map(
-        |(of, end, due, place, attempts_off, epoch_off, pauses_lane)| Outcome {
-            of,
-            end,
-            due,
-            place,
-            attempts_off,
-            epoch_off,
-            pauses_lane,
-        },
-    )
+/// The same with a fault, which the comparison must find.
+///
+/// # Panics
+/// When they differ, as they should in most histories.
+pub fn run_with(seed: u64, fault: Fault) -> usize {
+    take_through(seed, Some(fault))
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    prop::sample::select(vec![Place::Ready, Place::Delayed, Place::Spilled])
+fn take_through(seed: u64, fault: Option<Fault>) -> usize {
+    let history = drawn(seed);
+    let calls = history.len();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without IO can be built");
+    runtime.block_on(async {
+        let mut both = Both::open(fault).await;
+        for step in history {
+            both.take(step).await;
+        }
+        both.compare().await;
+        both.restart().await;
+        both.compare().await;
+    });
+    calls
 }
 
-fn order() -> impl Strategy<Value = Order> {
-    prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict])
-}
-
-fn cause() -> impl Strategy<Value = Cause> {
-    prop::sample::select(vec![Cause::EndpointGone, Cause::Cancelled, Cause::Unavailable, Cause::Retention])
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_history_reads_the_same_from_both(history in prop::collection::vec(step(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut both = Both::open().await;
-            for step in history {
-                both.take(step).await;
-            }
-            both.compare().await;
-            both.restart().await;
-            both.compare().await;
-        });
-    }
+/// The history of a seed.
+fn drawn(seed: u64) -> Vec<Step> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let tree = collection::vec(step(), 1..STEPS_MAX).new_tree(&mut runner);
+    tree.expect("no step is ever rejected").current()
 }
 
 /// The two stores, and what their caller knows.
@@ -290,10 +122,11 @@ struct Both {
     /// As they were settled last.
     deliveries: Vec<Delivery>,
     arrivals_due: usize,
+    fault: Option<Fault>,
 }
 
 impl Both {
-    async fn open() -> Self {
+    async fn open(fault: Option<Fault>) -> Self {
         let folder = new_folder();
         let sqlite = Sqlite::open_folder(folder.path()).expect("a fresh folder opens");
         let memory = MemoryStore::default();
@@ -309,6 +142,7 @@ impl Both {
             jobs: Vec::new(),
             deliveries: Vec::new(),
             arrivals_due: 0,
+            fault,
         };
         for lane in 0..LANES {
             both.put_endpoint(endpoint(lane, 1, Order::Fifo), None).await;
@@ -369,6 +203,7 @@ impl Both {
             }
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
+            Step::Crash => self.crash().await,
         }
     }
 
@@ -376,7 +211,8 @@ impl Both {
         let accepted = Accepted { idempotency: call.map(idempotency), ..self.message(drafts) };
         self.messages.push(accepted.message.id);
         let expected = self.memory.accept(self.session, vec![accepted.clone()]).await.expect("memory accepts");
-        let found = self.sqlite().accept(self.session, vec![accepted.clone()]).await.expect("it accepts");
+        let told = self.told_to_accept(accepted.clone());
+        let found = self.sqlite().accept(self.session, vec![told]).await.expect("it accepts");
         assert_eq!(found, expected);
         if found == [Acceptance::Fresh] {
             self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
@@ -412,11 +248,12 @@ impl Both {
             }
         }
         let expected = self.memory.settle(self.session, batch.clone()).await.expect("memory settles");
-        let found = self.sqlite().settle(self.session, batch.clone()).await.expect("it settles");
+        let told = batch.iter().map(|settlement| self.told_to_settle(settlement.clone())).collect();
+        let found = self.sqlite().settle(self.session, told).await.expect("it settles");
         assert_eq!(found, expected);
         for (settlement, settled) in batch.into_iter().zip(found) {
             let id = settlement.record.delivery.id;
-            if settled == posthaste_store::Settled::Done
+            if settled == crate::Settled::Done
                 && let Some(known) = self.deliveries.iter_mut().find(|known| known.id == id)
             {
                 *known = settlement.record.delivery;
@@ -622,8 +459,9 @@ impl Both {
         let old = self.session;
         self.begin().await;
         let late = self.message(&[]);
+        let told = if self.fault == Some(Fault::FenceForgotten) { self.session } else { old };
         let expected = self.memory.accept(old, vec![late.clone()]).await;
-        same(expected, self.sqlite().accept(old, vec![late]).await);
+        same(expected, self.sqlite().accept(told, vec![late]).await);
     }
 
     async fn restart(&mut self) {
@@ -631,6 +469,46 @@ impl Both {
         drop(self.sqlite.take());
         self.sqlite = Some(Sqlite::open_folder(self.folder.path()).expect("the folder opens again"));
         self.begin().await;
+    }
+
+    /// What a process leaves that is killed now: the files as they are, without a clean end.
+    async fn crash(&mut self) {
+        self.compare_arrivals().await;
+        let left = new_folder();
+        for name in ["posthaste.db", "posthaste.db-wal"] {
+            let from = self.folder.path().join(name);
+            if from.exists() {
+                std::fs::copy(from, left.path().join(name)).expect("what is left can be copied");
+            }
+        }
+        drop(self.sqlite.take());
+        self.folder = left;
+        self.sqlite = Some(Sqlite::open_folder(self.folder.path()).expect("what was left opens"));
+        self.begin().await;
+    }
+
+    /// What SQLite is told instead of this, with a fault.
+    fn told_to_accept(&self, mut accepted: Accepted) -> Accepted {
+        match self.fault {
+            Some(Fault::KeyForgotten) => accepted.idempotency = None,
+            Some(Fault::CollapseForgotten) => accepted.deliveries.iter_mut().for_each(|new| new.collapse = None),
+            _ => {}
+        }
+        accepted
+    }
+
+    /// What SQLite is told instead of this, with a fault.
+    fn told_to_settle(&self, mut settlement: Settlement) -> Settlement {
+        let known = self.deliveries.iter().find(|known| known.id == settlement.record.delivery.id);
+        match self.fault {
+            Some(Fault::EpochForgotten) => settlement.epoch = self.session.epoch,
+            Some(Fault::AttemptsForgotten) => {
+                settlement.record.attempts_before = known.map_or(0, |known| known.attempts);
+            }
+            Some(Fault::AttemptDropped) => settlement.attempt = None,
+            _ => {}
+        }
+        settlement
     }
 
     async fn begin(&mut self) {
@@ -713,7 +591,7 @@ impl Both {
         if self.arrivals_due == 0 {
             return;
         }
-        let of = |arrivals: Vec<posthaste_store::Arrival>| {
+        let of = |arrivals: Vec<crate::Arrival>| {
             arrivals
                 .into_iter()
                 .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message, arrival.superseded))
@@ -843,9 +721,6 @@ fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement
     }
 }
 
-/// How many filters [`dead_letters`] knows.
-const FILTERS: usize = 8;
-
 fn dead_letters(filter: usize) -> DeadLetterFilter {
     let all = DeadLetterFilter::of(TenantId::from_raw(1));
     match filter {
@@ -886,5 +761,30 @@ fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
         on_dead: OnDead::Hold,
         max_in_flight: 4,
         status: EndpointStatus::Active,
+    }
+}
+
+fn new_folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many as a check has time for; the proof `store-conformance` runs more.
+    const SEEDS: u64 = 48;
+
+    #[test]
+    fn every_history_reads_the_same_from_both() {
+        (0..SEEDS).for_each(|seed| _ = run(seed));
+    }
+
+    #[test]
+    fn a_store_that_lacks_a_guard_reads_differently() {
+        for fault in Fault::ALL {
+            let differs = (0..100).any(|seed| std::panic::catch_unwind(|| run_with(seed, fault)).is_err());
+            assert!(differs, "{fault:?}");
+        }
     }
 }

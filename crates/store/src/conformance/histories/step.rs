@@ -1,0 +1,247 @@
+//! What a history is made of, and how one is drawn.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Expiry;
+use posthaste_core::flow::SharedGate;
+use posthaste_core::flow::breaker::Soft;
+use posthaste_core::id::{CredentialId, LaneId, OriginId, RegionId};
+use posthaste_core::queue::{BreakerOf, Order, Place, SoftBreaker};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use proptest::prelude::*;
+
+use crate::JobState;
+
+/// Few, so that everything meets.
+pub(super) const LANES: u64 = 3;
+/// How many filters of dead letters there are.
+pub(super) const FILTERS: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Accept(Vec<Draft>, Option<Call>),
+    Settle(Vec<Outcome>),
+    Spill(Vec<usize>),
+    Cut {
+        lane: bool,
+        of: usize,
+        cause: Cause,
+        spared: Vec<usize>,
+    },
+    Uncut {
+        lane: bool,
+        of: usize,
+    },
+    SweepCut {
+        lane: bool,
+        of: usize,
+        under_way: Vec<usize>,
+    },
+    Roll {
+        after: Option<usize>,
+        now: i64,
+        under_way: Vec<usize>,
+    },
+    Pause {
+        kind: u8,
+        of: u64,
+        until: Option<i64>,
+    },
+    Resume {
+        kind: u8,
+        of: u64,
+    },
+    Remember(Vec<SoftBreaker>),
+    PutEndpoint {
+        lane: u64,
+        secrets: usize,
+        order: Order,
+        call: Option<Call>,
+    },
+    /// A message whose deliveries a job makes.
+    FanOut,
+    /// Gives dead letters, or deliveries, another life.
+    Replay {
+        filter: Option<usize>,
+        picks: Vec<usize>,
+    },
+    /// The next chunk of a job; or one that somebody made from another place.
+    Chunk {
+        of: usize,
+        lanes: Vec<u64>,
+        limit: u32,
+        stale: bool,
+    },
+    ChangeJob {
+        of: usize,
+        next: JobState,
+    },
+    /// So many days later, what was kept for long enough goes.
+    Retain {
+        days: u64,
+    },
+    /// Takes dead letters back.
+    Purge {
+        filter: usize,
+    },
+    /// Everything derived from the journal is brought up to date.
+    CatchUp,
+    /// A new session takes over; the old one tries something.
+    Open,
+    /// The process ends and another opens the folder.
+    Restart,
+    /// The process is killed and another opens what it left.
+    Crash,
+}
+
+/// One of a few keys, for one of two requests, at some hour: often the same again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) key: u8,
+    pub(super) request: u8,
+    pub(super) hour: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draft {
+    pub(super) lane: u64,
+    pub(super) tier: Tier,
+    pub(super) place: Place,
+    pub(super) due: i64,
+    pub(super) expiry: Expiry,
+    pub(super) acks: bool,
+    pub(super) collapse: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) of: usize,
+    pub(super) end: End,
+    pub(super) due: i64,
+    pub(super) place: Place,
+    /// How wrong the caller is about the attempts made, and about its epoch.
+    pub(super) attempts_off: u16,
+    pub(super) epoch_off: u64,
+    pub(super) pauses_lane: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Delivered,
+    Sent,
+    Retry(Cause),
+    PutBack,
+    Dead(Cause),
+    Expired,
+    Cancelled,
+}
+
+pub(super) fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(1_760_000_000_000 + ms)
+}
+
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    let pick = 0_usize..1_000;
+    prop_oneof![
+        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| Step::Accept(drafts, call)),
+        8 => prop::collection::vec(outcome(), 1..6).prop_map(Step::Settle),
+        2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
+        2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
+            .prop_map(|(lane, of, cause, spared)| Step::Cut { lane, of, cause, spared }),
+        1 => (any::<bool>(), pick.clone()).prop_map(|(lane, of)| Step::Uncut { lane, of }),
+        1 => (any::<bool>(), pick.clone(), prop::collection::vec(pick.clone(), 0..2))
+            .prop_map(|(lane, of, under_way)| Step::SweepCut { lane, of, under_way }),
+        1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
+            .prop_map(|(after, now, under_way)| Step::Roll { after, now, under_way }),
+        1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
+        1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
+        1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
+        1 => (0..LANES, 0_usize..3, order(), call())
+            .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
+        1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
+        1 => Just(Step::CatchUp),
+        1 => prop::sample::select(vec![6_u64, 8, 31, 500]).prop_map(|days| Step::Retain { days }),
+        1 => Just(Step::FanOut),
+        1 => (prop::option::of(0..FILTERS), prop::collection::vec(0_usize..1_000, 0..4))
+            .prop_map(|(filter, picks)| Step::Replay { filter, picks }),
+        4 => (0_usize..100, prop::collection::vec(0..LANES, 0..4), 1_u32..4, prop::bool::weighted(0.1))
+            .prop_map(|(of, lanes, limit, stale)| Step::Chunk { of, lanes, limit, stale }),
+        1 => (0_usize..100, job_state()).prop_map(|(of, next)| Step::ChangeJob { of, next }),
+        1 => Just(Step::Open),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Crash),
+    ]
+}
+
+fn call() -> impl Strategy<Value = Option<Call>> {
+    let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| Call { key, request, hour });
+    prop::option::of(call)
+}
+
+fn job_state() -> impl Strategy<Value = JobState> {
+    prop::sample::select(vec![JobState::Running, JobState::Running, JobState::Paused, JobState::Cancelled])
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let expiry = prop_oneof![
+        Just(Expiry::Never),
+        (0_i64..50).prop_map(|ms| Expiry::At(at(ms))),
+        (0_i64..50).prop_map(|ms| Expiry::NowOrNever(at(ms)))
+    ];
+    let collapse = prop::option::of(prop_oneof![Just(0), Just(u64::MAX)]);
+    (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>(), collapse).prop_map(
+        |(lane, tier, place, due, expiry, acks, collapse)| Draft { lane, tier, place, due, expiry, acks, collapse },
+    )
+}
+
+fn breaker() -> impl Strategy<Value = SoftBreaker> {
+    let of = prop_oneof![
+        (0..LANES).prop_map(|lane| BreakerOf::Lane(LaneId::from_raw(lane))),
+        any::<u64>().prop_map(|origin| BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(origin)))),
+        (0..LANES).prop_map(|region| BreakerOf::Shared(SharedGate::Region(RegionId::from_raw(region)))),
+        (0..LANES).prop_map(|key| BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(key)))),
+    ];
+    (of, 0_i64..50, 0_u64..300_000).prop_map(|(of, since, hold)| SoftBreaker {
+        of,
+        soft: Soft { since: at(since), hold: Duration::from_millis(hold) },
+    })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let end = prop_oneof![
+        Just(End::Delivered),
+        Just(End::Sent),
+        cause().prop_map(End::Retry),
+        Just(End::PutBack),
+        cause().prop_map(End::Dead),
+        Just(End::Expired),
+        Just(End::Cancelled)
+    ];
+    let off = prop_oneof![6 => Just(0_u16), 1 => Just(1)];
+    let epoch = prop_oneof![8 => Just(0_u64), 1 => Just(1)];
+    (0_usize..1_000, end, 0_i64..20, place(), off, epoch, prop::bool::weighted(0.1)).prop_map(
+        |(of, end, due, place, attempts_off, epoch_off, pauses_lane)| Outcome {
+            of,
+            end,
+            due,
+            place,
+            attempts_off,
+            epoch_off,
+            pauses_lane,
+        },
+    )
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop::sample::select(vec![Place::Ready, Place::Delayed, Place::Spilled])
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict])
+}
+
+fn cause() -> impl Strategy<Value = Cause> {
+    prop::sample::select(vec![Cause::EndpointGone, Cause::Cancelled, Cause::Unavailable, Cause::Retention])
+}

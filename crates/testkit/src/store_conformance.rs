@@ -1,0 +1,78 @@
+//! The proof `store-conformance`: both stores pass every case of the contract, and read the same after
+//! any history of calls with crashes in between.
+//!
+//! The controls are histories in which SQLite seems to lack one guard: each must be told from memory.
+
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use posthaste_store::MemoryStore;
+use posthaste_store::conformance::histories::{self, Fault};
+use posthaste_store::conformance::run as every_case;
+use posthaste_store::sqlite::Sqlite;
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+
+/// Histories in which a fault must show.
+const CONTROL_SEEDS: u64 = 100;
+/// The contract has had so many cases: fewer mean that some were lost.
+const CASES: f64 = 92.0;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let seeds = options.seeds.unwrap_or(if options.quick { 30 } else { 600 });
+    let first = options.first.unwrap_or(1);
+    let memory = cases(async || MemoryStore::default())?;
+    eprintln!("memory: {memory} cases");
+    let parent = tempfile::tempdir()?;
+    let made = AtomicU64::new(0);
+    let sqlite = cases(async || {
+        let number = made.fetch_add(1, Ordering::Relaxed).to_string();
+        Sqlite::open_folder(&parent.path().join(number)).expect("a fresh folder opens")
+    })?;
+    eprintln!("SQLite: {sqlite} cases");
+    let mut calls = 0;
+    let mut differ = 0;
+    for seed in first..first + seeds {
+        match catch_unwind(|| histories::run(seed)) {
+            Ok(taken) => calls += taken,
+            Err(_) => {
+                eprintln!("seed {seed} differs; repeat it with: {} --seeds 1 --first {seed}", REPEAT);
+                differ += 1;
+            }
+        }
+    }
+    let caught = controls();
+    Ok(vec![
+        Figure::at_least("cases_memory", memory as f64, "cases", CASES),
+        Figure::at_least("cases_sqlite", sqlite as f64, "cases", memory.max(1) as f64),
+        Figure::at_least("histories", seeds as f64, "histories", seeds as f64),
+        Figure::at_least("calls", calls as f64, "calls", seeds as f64 * 5.0),
+        Figure::at_most("histories_that_differ", f64::from(differ), "histories", 0.0),
+        Figure::at_least("negative_controls_caught", caught as f64, "faults", Fault::ALL.len() as f64),
+    ])
+}
+
+const REPEAT: &str = "cargo xtask prove store-conformance";
+
+/// How many cases a store passes: all there are, or it breaks the contract and none counts.
+fn cases<S: posthaste_store::Store>(make: impl AsyncFn() -> S) -> Result<usize, CannotRun> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let passed = catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(every_case(make))));
+    Ok(passed.unwrap_or(0))
+}
+
+/// How many faults show in some history.
+fn controls() -> usize {
+    let loud = std::panic::take_hook();
+    // What is meant to fail need not say so.
+    std::panic::set_hook(Box::new(|_| {}));
+    let shows =
+        |fault: &Fault| (0..CONTROL_SEEDS).any(|seed| catch_unwind(|| histories::run_with(seed, *fault)).is_err());
+    let missed: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !shows(fault)).collect();
+    std::panic::set_hook(loud);
+    if !missed.is_empty() {
+        eprintln!("no history told these from the contract: {missed:?}");
+    }
+    Fault::ALL.len() - missed.len()
+}

@@ -28,7 +28,7 @@ use crate::StoreError;
 use crate::derived::Derived;
 
 /// Entries that make a batch worth while. A reader has to look at as many himself.
-const ENTRIES_MAX: u64 = 50_000;
+const ENTRIES_MAX: u64 = 20_000;
 /// The same for rows, where each holds little.
 const ROWS_MAX: u64 = 2_000;
 /// With nothing new for this long, a smaller batch will do.

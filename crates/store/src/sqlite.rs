@@ -22,6 +22,7 @@ mod endpoint;
 mod fault;
 mod folder;
 mod follower;
+mod group;
 mod header;
 mod idempotency;
 mod job;
@@ -30,6 +31,7 @@ mod page;
 mod pause;
 mod reader;
 mod renew;
+mod request;
 mod reserve;
 mod retention;
 mod schema;
@@ -67,9 +69,10 @@ pub use commits::Commits;
 use endpoint::Kept;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
+use request::{Change, PutEndpoint, Request};
 use reserve::Reserve;
 use work::Asked;
-use writer::{Change, PutEndpoint, Request, Writer};
+use writer::Writer;
 
 /// A store in a data folder.
 ///

@@ -18,9 +18,9 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
 use super::fault::is_full;
+use super::request::Request;
 use super::schema::{BUSY_WAIT, PAGE_BYTES};
 use super::thread::Joined;
-use super::writer::Request;
 use super::{Bounds, Shared, failed};
 use crate::StoreError;
 

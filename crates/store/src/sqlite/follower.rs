@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 
 use super::derived::{self, Slice};
 use super::journal;
+use super::request::Request;
 use super::thread::Joined;
-use super::writer::Request;
 use crate::StoreError;
 use crate::derived::Derived;
 

@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 
-use super::writer::Reply;
+use super::request::Reply;
 use crate::StoreError;
 use crate::journal::Entries;
 

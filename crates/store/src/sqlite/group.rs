@@ -1,0 +1,236 @@
+//! A group of requests in one transaction: all of them, or each on its own where one is at fault.
+//!
+//! Invariant: what a transaction did here, in the journal's entries and in what is kept in memory, is
+//! undone with it.
+
+use std::time::{Duration, Instant};
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{EndpointId, TenantId, WriterId};
+use rusqlite::{Connection, Statement};
+
+use super::accept::Accept;
+use super::column::key;
+use super::derived::{self};
+use super::fault::{is_callers, is_full};
+use super::journal::Journal;
+use super::request::{Change, PutEndpoint, Request};
+use super::settle::Settle;
+use super::{breaker, cut, endpoint, failed, idempotency, job, page, pause};
+use crate::StoreError;
+use crate::journal::Entry;
+use crate::row::{Acceptance, EndpointStatus, Session, Start};
+
+/// What runs a group of requests in one transaction.
+pub(super) struct Group<'c> {
+    conn: &'c Connection,
+    begin: Statement<'c>,
+    commit: Statement<'c>,
+    spill: Statement<'c>,
+    accept: Accept<'c>,
+    settle: Settle<'c>,
+    pub(super) journal: Journal<'c>,
+    /// Who may write. The folder's lock makes memory enough to know it.
+    session: Option<Session>,
+    /// Endpoints changed by this group, with whose they are or were.
+    pub(super) changed: Vec<(EndpointId, TenantId)>,
+    /// How long the last commit took, its sync included.
+    pub(super) commit_took: Duration,
+}
+
+/// Requests of a group that were refused, by their place in it.
+pub(super) type Refused = Vec<(usize, StoreError)>;
+
+impl<'c> Group<'c> {
+    pub(super) fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
+        let doing = failed("prepare the writer");
+        Ok(Self {
+            conn,
+            begin: conn.prepare("BEGIN IMMEDIATE").map_err(&doing)?,
+            commit: conn.prepare("COMMIT").map_err(&doing)?,
+            spill: conn.prepare("UPDATE delivery SET place = 2 WHERE id = ?1").map_err(&doing)?,
+            accept: Accept::prepare(conn).map_err(&doing)?,
+            settle: Settle::prepare(conn).map_err(&doing)?,
+            journal: Journal::prepare(conn)?,
+            session: None,
+            changed: Vec::new(),
+            commit_took: Duration::ZERO,
+        })
+    }
+
+    /// Makes a group durable. An error is the end of the writer, unless the disk is full: then
+    /// nothing has happened.
+    pub(super) fn write(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+        let session = self.session;
+        match self.write_together(group) {
+            Err(error) if is_callers(&error) => {
+                self.undo(session)?;
+                self.write_apart(group)
+            }
+            written => written,
+        }
+        .or_else(|error| {
+            if is_full(&error) {
+                self.undo(session)?;
+            }
+            Err(error)
+        })
+    }
+
+    /// Takes back what a failed transaction did, here and in the database.
+    fn undo(&mut self, session: Option<Session>) -> Result<(), StoreError> {
+        // Some failures have undone it already.
+        if !self.conn.is_autocommit() {
+            self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
+        }
+        self.journal.rolled_back();
+        self.session = session;
+        self.changed.clear();
+        Ok(())
+    }
+
+    fn write_together(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+        let mut refused = Refused::new();
+        self.begin.raw_execute().map_err(failed("begin a commit"))?;
+        for (place, request) in group.iter_mut().enumerate() {
+            match self.apply(request) {
+                Ok(()) => {}
+                // Both are said before anything is written.
+                Err(error @ (StoreError::Fenced { .. } | StoreError::TooMany { .. })) => refused.push((place, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        self.commit()?;
+        Ok(refused)
+    }
+
+    /// The same once more with each request on its own, so that a bad one fails alone.
+    fn write_apart(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+        let mut refused = Refused::new();
+        self.begin.raw_execute().map_err(failed("begin a commit"))?;
+        for (place, request) in group.iter_mut().enumerate() {
+            self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
+            let before = self.journal.entries.len();
+            let applied = self.apply(request);
+            let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
+            match applied {
+                Err(error) if !is_callers(&error) => return Err(error),
+                Err(error) => {
+                    self.journal.entries.truncate(before);
+                    refused.push((place, error));
+                }
+                Ok(()) => {}
+            }
+            self.conn.execute_batch(end).map_err(failed("end a request"))?;
+        }
+        self.commit()?;
+        Ok(refused)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "how long the disk took is measured, not decided by")]
+    fn commit(&mut self) -> Result<(), StoreError> {
+        self.journal.write().map_err(failed("write the journal"))?;
+        let began = Instant::now();
+        self.commit.raw_execute().map_err(failed("commit"))?;
+        self.commit_took = began.elapsed();
+        self.journal.committed();
+        Ok(())
+    }
+
+    fn apply(&mut self, request: &mut Request) -> Result<(), StoreError> {
+        if let Some(session) = request.session()
+            && self.session != Some(session)
+        {
+            return Err(StoreError::Fenced { session: session.id });
+        }
+        let doing = request.doing();
+        match request {
+            Request::Open { start, .. } => {
+                let begun = begin_session(self.conn)?;
+                self.journal.entries.push(&Entry::Opened { session: begun.session.id });
+                self.session = Some(begun.session);
+                *start = Some(begun);
+                Ok(())
+            }
+            Request::Accept { messages, entries, found, .. } => {
+                *found = self.accept.run(messages, entries, &mut self.journal.entries)?;
+                Ok(())
+            }
+            Request::Settle { session, settlements, entries, settled, .. } => {
+                let written = &mut self.journal.entries;
+                self.settle.run(*session, settlements, settled, entries, written).map_err(failed(doing))
+            }
+            Request::Cut { cut, ended, .. } => self.cut(cut, ended),
+            Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
+            Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            Request::Spread { chunk, chunked, .. } => {
+                *chunked = job::spread(self.conn, &mut self.accept, chunk, &mut self.journal.entries)?;
+                Ok(())
+            }
+            Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
+            Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
+            Request::CatchUp(_) | Request::Wake | Request::Stop => Ok(()),
+        }
+    }
+
+    fn cut(&mut self, cut: &Cut, ended: &mut Option<u64>) -> Result<(), StoreError> {
+        self.journal.entries.push(&Entry::cut(cut));
+        if let Some((endpoint, tenant)) = cut::put(self.conn, cut)? {
+            self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone });
+            self.changed.push((endpoint, tenant));
+        }
+        // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
+        if let Scope::Message(_) = cut.scope {
+            *ended = Some(page::count_ended(self.conn, cut.scope)?);
+        }
+        Ok(())
+    }
+
+    fn put_endpoint(&mut self, put: &mut PutEndpoint) -> rusqlite::Result<()> {
+        let PutEndpoint { endpoint, once, acceptance } = put;
+        *acceptance = idempotency::once(self.conn, once.as_ref())?;
+        if *acceptance == Acceptance::Fresh {
+            self.journal.entries.push(&Entry::endpoint(endpoint));
+            let before = endpoint::put(self.conn, endpoint)?;
+            self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
+            self.changed.push((endpoint.id, endpoint.tenant));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: &Change) -> rusqlite::Result<()> {
+        if let Some(entry) = change.entry() {
+            self.journal.entries.push(&entry);
+        }
+        match change {
+            Change::Spill(deliveries) => {
+                for delivery in deliveries {
+                    self.spill.raw_bind_parameter(1, key(delivery.0))?;
+                    self.spill.raw_execute()?;
+                }
+            }
+            Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
+            Change::Pause(pause) => pause::put(self.conn, *pause)?,
+            Change::Resume(scope) => pause::remove(self.conn, *scope)?,
+            Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
+        }
+        Ok(())
+    }
+}
+
+fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
+    let number: u32 = conn
+        .query_row("UPDATE meta SET value = value + 1 WHERE key = 'starts' RETURNING value", [], |row| row.get(0))
+        .map_err(failed("count a start"))?;
+    let writer = WriterId::new(number);
+    let writer = writer.ok_or(StoreError::Damaged { what: "the start counter", found: number.to_string() })?;
+    // What was in flight in an earlier session is not sent again.
+    conn.execute("DELETE FROM spared", []).map_err(failed("forget what cuts spared"))?;
+    Ok(Start {
+        session: Session { id: number.into(), writer, epoch: number.into() },
+        cuts: cut::all(conn)?,
+        pauses: pause::all(conn)?,
+        spilled: page::spilled_queues(conn)?,
+        breakers: breaker::all(conn)?,
+    })
+}

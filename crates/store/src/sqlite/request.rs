@@ -1,0 +1,179 @@
+//! What the writer is asked to write, and whom it answers.
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::DeliveryId;
+use posthaste_core::queue::SoftBreaker;
+use tokio::sync::oneshot;
+
+use super::accept::Found;
+use super::arrivals;
+use super::derived::Slice;
+use super::work::Work;
+use crate::StoreError;
+use crate::journal::{Entries, Entry};
+use crate::row::{
+    Acceptance, Accepted, Chunk, Chunked, Endpoint, Idempotency, Pause, PauseScope, Session, Settled, Settlement, Start,
+};
+
+/// Answers one caller.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Something to write.
+pub(super) enum Request {
+    Open {
+        start: Option<Start>,
+        reply: Reply<Start>,
+    },
+    Accept {
+        session: Session,
+        messages: Vec<Accepted>,
+        /// One for each message, made where it was asked for.
+        entries: Entries,
+        found: Found,
+        room: u32,
+        reply: Reply<Vec<Acceptance>>,
+    },
+    Settle {
+        session: Session,
+        settlements: Vec<Settlement>,
+        /// What they leave if they take effect.
+        entries: Entries,
+        settled: Vec<Settled>,
+        reply: Reply<Vec<Settled>>,
+    },
+    /// Answered with how many it ended, where the writer has the time to count them.
+    Cut {
+        session: Session,
+        cut: Cut,
+        ended: Option<u64>,
+        reply: Reply<Option<u64>>,
+    },
+    PutEndpoint {
+        session: Session,
+        put: Box<PutEndpoint>,
+        reply: Reply<Acceptance>,
+    },
+    Change {
+        session: Session,
+        change: Change,
+        reply: Reply<()>,
+    },
+    /// What follows from the journal, in part.
+    Follow {
+        slice: Slice,
+        reply: Reply<()>,
+    },
+    Spread {
+        session: Session,
+        chunk: Box<Chunk>,
+        chunked: Chunked,
+        room: u32,
+        reply: Reply<Chunked>,
+    },
+    /// Anything rarer, with an answer of its own kind.
+    Work {
+        session: Session,
+        rows: usize,
+        work: Box<dyn Work>,
+    },
+    /// Something has changed that the writer waits for.
+    Wake,
+    /// Asks the follower to catch up, and to say when it has.
+    CatchUp(oneshot::Sender<()>),
+    Stop,
+}
+
+/// Something to write that has no answer but that it is done.
+pub(super) enum Change {
+    Spill(Vec<DeliveryId>),
+    Uncut(Scope),
+    Pause(Pause),
+    Resume(PauseScope),
+    Remember(Vec<SoftBreaker>),
+}
+
+/// An endpoint to make or change, and whether that was done.
+pub(super) struct PutEndpoint {
+    pub(super) endpoint: Endpoint,
+    pub(super) once: Option<Idempotency>,
+    pub(super) acceptance: Acceptance,
+}
+
+impl Change {
+    /// What it leaves in the journal: nothing where rows only move, or a restart can do without.
+    pub(super) fn entry(&self) -> Option<Entry> {
+        match self {
+            Self::Spill(_) | Self::Remember(_) => None,
+            Self::Uncut(scope) => Some(Entry::Uncut { scope: *scope }),
+            Self::Pause(pause) => Some(Entry::paused(*pause)),
+            Self::Resume(scope) => Some(Entry::Resumed { scope: *scope }),
+        }
+    }
+}
+
+impl Request {
+    /// Rows and payload bytes it writes.
+    pub(super) fn weight(&self) -> (usize, usize) {
+        match self {
+            Self::Accept { messages, .. } => (
+                messages.iter().map(|accepted| accepted.deliveries.len()).sum(),
+                messages.iter().map(arrivals::bytes).sum(),
+            ),
+            Self::Settle { settlements, .. } => (settlements.len(), 0),
+            Self::Spread { chunk, .. } => (chunk.deliveries.len(), 0),
+            Self::Work { rows, .. } => (*rows, 0),
+            Self::Follow { slice, .. } => (slice.facts.len(), 0),
+            Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
+            Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
+            Self::Open { .. }
+            | Self::Cut { .. }
+            | Self::PutEndpoint { .. }
+            | Self::Change { .. }
+            | Self::CatchUp(_)
+            | Self::Wake
+            | Self::Stop => (1, 0),
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<Session> {
+        match self {
+            Self::Accept { session, .. }
+            | Self::Settle { session, .. }
+            | Self::Cut { session, .. }
+            | Self::PutEndpoint { session, .. }
+            | Self::Change { session, .. }
+            | Self::Spread { session, .. }
+            | Self::Work { session, .. } => Some(*session),
+            Self::Open { .. } | Self::Follow { .. } | Self::CatchUp(_) | Self::Wake | Self::Stop => None,
+        }
+    }
+
+    /// Whether it brings new work, or can wait: refused on a full disk. The rest is held until there is room,
+    /// since the loop can do nothing about a refusal.
+    pub(super) fn is_producers(&self) -> bool {
+        matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Spread { .. } | Self::Follow { .. })
+    }
+
+    pub(super) fn doing(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "begin a session",
+            Self::Accept { .. } => "accept messages",
+            Self::Settle { .. } => "settle deliveries",
+            Self::Cut { .. } => "put a cut in force",
+            Self::Change { change, .. } => match change {
+                Change::Spill(_) => "spill deliveries",
+                Change::Uncut(_) => "forget a cut",
+                Change::Pause(_) => "record a pause",
+                Change::Resume(_) => "end a pause",
+                Change::Remember(_) => "remember breakers",
+            },
+            Self::PutEndpoint { .. } => "put an endpoint",
+            Self::Spread { .. } => "make a chunk of deliveries",
+            Self::Work { .. } => "do the store's own work",
+            Self::Follow { .. } => "follow the journal",
+            Self::CatchUp(_) => "catch up with the journal",
+            Self::Wake => "wake up",
+            Self::Stop => "stop",
+        }
+    }
+}

@@ -105,8 +105,8 @@ pub trait Store: Send + Sync + 'static {
     fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Ends rows that a cut covers or whose time to live is over, as readers have seen them since:
-    /// a bounded number of them, whatever waits. Those that the caller has `under_way` are left, as
-    /// are those their cut spared: they end by themselves.
+    /// a bounded number of them, whatever waits. Those that the caller has `under_way` are left: they
+    /// end by themselves. What a cut spared is ended once its owner has it under way no more.
     fn sweep(
         &self,
         session: Session,

@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
+use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, stored_key, tier_number};
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::{cut, failed, page};
@@ -68,15 +68,14 @@ pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) ->
     let under_way: BTreeSet<DeliveryId> = under_way.iter().copied().collect();
     match sweep {
         Sweep::Cut(scope) => match cut::find(conn, scope)? {
-            Some(cut) => covered(conn, &cut, under_way),
+            Some(cut) => covered(conn, &cut, &under_way),
             None => Ok(Found::default()),
         },
         Sweep::Roll { after, now } => roll(conn, after, now, &under_way),
     }
 }
 
-fn covered(conn: &Connection, cut: &Cut, mut under_way: BTreeSet<DeliveryId>) -> Result<Found, StoreError> {
-    under_way.extend(spared(conn, cut.scope)?);
+fn covered(conn: &Connection, cut: &Cut, under_way: &BTreeSet<DeliveryId>) -> Result<Found, StoreError> {
     let mut found = Found::default();
     let mut full = |ids: Vec<DeliveryId>| {
         for id in ids {
@@ -128,10 +127,6 @@ fn roll(
             Scope::Message(_) => None,
         })
         .collect();
-    let mut spared = BTreeSet::new();
-    for cut in cuts.values() {
-        spared.extend(self::spared(conn, cut.scope)?);
-    }
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(ROLL).map_err(&doing)?;
     let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1)).map_err(&doing)?;
@@ -148,8 +143,7 @@ fn roll(
         let id = DeliveryId(stored_key(raw)?);
         last = Some(id);
         let Some(why) = why(row, raw, &cuts, now)? else { continue };
-        let is_spared = matches!(why, Why::Cut(_)) && spared.contains(&id);
-        if is_spared || under_way.contains(&id) {
+        if under_way.contains(&id) {
             found.spared += 1;
         } else {
             found.rows.push((id, why));
@@ -175,7 +169,7 @@ fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Res
 pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("sweep deliveries");
     let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
-    let mut cuts: BTreeMap<Scope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
+    let mut cuts: BTreeMap<Scope, Option<Cut>> = BTreeMap::new();
     let mut ended = Vec::with_capacity(found.rows.len());
     for (id, why) in &found.rows {
         let Some(row) = page::one(conn, *id)? else { continue };
@@ -183,12 +177,10 @@ pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Re
         let end = match why {
             Why::Cut(scope) => {
                 if !cuts.contains_key(scope) {
-                    let cut = cut::find(conn, *scope)?;
-                    let cut = cut.map(|cut| spared(conn, *scope).map(|spared| (cut, spared))).transpose()?;
-                    cuts.insert(*scope, cut);
+                    cuts.insert(*scope, cut::find(conn, *scope)?);
                 }
                 let cut = cuts.get(scope).and_then(Option::as_ref);
-                cut.filter(|(cut, spared)| cut.covers(&delivery) && !spared.contains(id)).map(|(cut, _)| cut.end())
+                cut.filter(|cut| cut.covers(&delivery)).map(Cut::end)
             }
             Why::Over(now) => over(&delivery, *now),
         };
@@ -230,12 +222,6 @@ impl<'c> WriteOff<'c> {
 fn over(delivery: &Delivery, now: Timestamp) -> Option<State> {
     let sent = matches!(delivery.state, State::AwaitingAck { .. });
     delivery.expiry.at().filter(|at| *at <= now && !sent).map(|at| State::Expired { at })
-}
-
-/// What was in flight when the cut of this scope was made, in this session.
-fn spared(conn: &Connection, scope: Scope) -> Result<BTreeSet<DeliveryId>, StoreError> {
-    let spared = ids(conn, "SELECT delivery FROM spared WHERE kind = ?1 AND scope = ?2", scope_columns(scope))?;
-    Ok(spared.into_iter().collect())
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {

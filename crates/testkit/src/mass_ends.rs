@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Findings {
     for end in [lane_ends(rows, slices, Cause::Unsubscribed), lane_ends(rows, slices, Cause::EndpointGone)] {
         figures.extend(runtime.block_on(end)?);
     }
-    Ok(figures)
+    Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
 }
 
 /// A lane's end with so many rows behind it; where that makes dead letters, their purge as well.

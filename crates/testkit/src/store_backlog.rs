@@ -79,12 +79,13 @@ pub fn run(options: &Options) -> Findings {
     let (cpu, rate) = runtime.block_on(compare(few.path(), many.path(), rounds))?;
     let opened = opened_after_kill(&runtime, many.path())?;
     let slowest = runtime.block_on(pages::slowest(many.path()))?;
-    Ok(vec![
+    let figures = vec![
         Figure::at_most("cpu_a_delivery_to_few_pending", cpu, "of 1", CPU_BAR),
         Figure::at_least("rate_to_few_pending", rate, "of 1", RATE_BAR),
         Figure::at_most("open_and_accept_after_kill", opened.as_secs_f64() * 1e3, "ms", OPEN_BAR_MS),
         Figure::at_most("slowest_page", slowest.as_secs_f64() * 1e3, "ms", PAGE_BAR_MS),
-    ])
+    ];
+    Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
 }
 
 fn runtime() -> io::Result<Runtime> {

@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Findings {
     for group in GROUPS {
         figures.extend(runtime.block_on(measure(group, rounds))?);
     }
-    Ok(figures)
+    Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
 }
 
 async fn measure(group: Group, rounds: usize) -> Findings {

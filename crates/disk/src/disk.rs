@@ -162,8 +162,12 @@ impl Disk {
         let mut state = self.state();
         let State { folder, files, .. } = &mut *state;
         for (name, file) in files.iter_mut().filter(|(_, file)| !file.is_deleted()) {
-            fs::File::options().write(true).open(folder.join(name))?.set_modified(UNIX_EPOCH)?;
-            file.left = true;
+            let path = folder.join(name);
+            // One that was renamed has another name by now.
+            if path.exists() {
+                fs::File::options().write(true).open(path)?.set_modified(UNIX_EPOCH)?;
+                file.left = true;
+            }
         }
         Ok(())
     }

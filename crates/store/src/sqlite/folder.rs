@@ -1,7 +1,7 @@
 //! The data folder: one process at a time, and nobody else reads it. What stands in the way of
 //! using it is put into words here.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
 const DATABASE: &str = "posthaste.db";
+const NEW_DATABASE: &str = "posthaste.db-new";
 
 /// A data folder this process has to itself, until it is dropped.
 #[derive(Debug)]
@@ -48,9 +49,29 @@ impl Folder {
         Header::read(&self.database()).map_err(|error| self.refused_to("read its posthaste.db", &error))
     }
 
-    /// Whether a first start was interrupted: SQLite left what it needs to undo it.
-    pub(super) fn has_journal(&self) -> bool {
-        std::fs::metadata(self.path.join("posthaste.db-journal")).is_ok_and(|journal| journal.len() > 0)
+    /// Whether there is something in the log.
+    pub(super) fn has_log(&self) -> bool {
+        fs::metadata(self.path.join("posthaste.db-wal")).is_ok_and(|log| log.len() > 0)
+    }
+
+    /// An empty file to make a database in; what an interrupted first start left of one is gone.
+    pub(super) fn new_database(&self) -> io::Result<PathBuf> {
+        for left in ["-journal", "-wal", "-shm", ""] {
+            match fs::remove_file(self.path.join(format!("{NEW_DATABASE}{left}"))) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let path = self.path.join(NEW_DATABASE);
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path)?;
+        Ok(path)
+    }
+
+    /// Puts a database that was made and closed where the database is.
+    pub(super) fn put_in_place(&self, new: &Path) -> io::Result<()> {
+        File::open(new)?.sync_all()?;
+        fs::rename(new, self.database())?;
+        sync_folder(&self.path)
     }
 
     /// An error of the database as it is being opened, with what it means and what to do.

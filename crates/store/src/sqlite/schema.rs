@@ -29,22 +29,45 @@ pub(super) const PAGE_BYTES: u64 = 8192;
 
 /// The writer's connection: makes the file if it is missing, and brings it up to date.
 pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
-    check_header(folder)?;
+    // Before SQLite looks at it: what is not ours is not opened at all.
+    match folder.header()? {
+        Header::Ours { version } => check_version(folder, version)?,
+        Header::None if folder.has_log() => {
+            return Err(folder.refused(
+                "its posthaste.db is empty, and the log beside it is not; restore both from a backup; nothing was \
+                 changed"
+                    .to_owned(),
+            ));
+        }
+        Header::None => make(folder).map_err(|error| folder.explained(error))?,
+        Header::Foreign(what) => {
+            return Err(folder.refused(format!(
+                "its posthaste.db is {what}; move that file away, or name another folder; nothing was changed"
+            )));
+        }
+    }
     renew::renew(folder)?;
     set_up(folder, log_bytes).map_err(|error| folder.explained(error))
 }
 
-/// Looks at the file before SQLite does: what is not ours is not opened at all.
-fn check_header(folder: &Folder) -> Result<(), StoreError> {
-    match folder.header()? {
-        Header::Ours { version } => check_version(folder, version),
-        // An interrupted first start: SQLite puts it back before it reads anything.
-        Header::Foreign(_) if folder.has_journal() => Ok(()),
-        Header::None => Ok(()),
-        Header::Foreign(what) => Err(folder.refused(format!(
-            "its posthaste.db is {what}; move that file away, or name another folder; nothing was changed"
-        ))),
+/// Makes an empty database beside its place, and puts it there whole. Made in its place it would need
+/// a journal, whose deletion SQLite does not sync: a power cut could bring it back much later, to undo
+/// the file's first page.
+fn make(folder: &Folder) -> Result<(), StoreError> {
+    let new = folder.new_database().map_err(|error| folder.refused_to("make its posthaste.db", &error))?;
+    let conn = connect(&new)?;
+    let mode: String = conn
+        .execute_batch(&format!(
+            "PRAGMA page_size = {PAGE_BYTES};
+             BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
+        ))
+        .and_then(|()| conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)))
+        .map_err(failed("make the database"))?;
+    if mode != "wal" {
+        return Err(folder.refused(format!("the database's journal is {mode:?}, not WAL; it must be on a local disk")));
     }
+    conn.close().map_err(|(_, error)| error).map_err(failed("make the database"))?;
+    folder.put_in_place(&new).map_err(|error| folder.refused_to("make its posthaste.db", &error))
 }
 
 fn check_version(folder: &Folder, found: u32) -> Result<(), StoreError> {
@@ -58,27 +81,12 @@ fn check_version(folder: &Folder, found: u32) -> Result<(), StoreError> {
 }
 
 fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
-    let conn = connect(&folder.database(), OpenFlags::SQLITE_OPEN_CREATE)?;
+    let conn = connect(&folder.database())?;
     // Until we know that it is ours, closing it must not change it.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed("open the database"))?;
-    let number =
-        |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0)).map_err(failed("read the database"));
-    let tables = number("SELECT count(*) FROM sqlite_schema")?;
-    if tables > 0 && number("PRAGMA application_id")? != APPLICATION_ID {
+    let id: i64 = conn.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(failed("read the database"))?;
+    if id != APPLICATION_ID {
         return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
-    }
-    if tables == 0 {
-        // Before anything else is written, and at once: how the file is laid out, and that it is ours.
-        conn.execute_batch(&format!(
-            "PRAGMA page_size = {PAGE_BYTES};
-             BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
-        ))
-        .map_err(failed("make the database"))?;
-    }
-    let mode: String =
-        conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("open the database"))?;
-    if mode != "wal" {
-        return Err(folder.refused(format!("the database's journal is {mode:?}, not WAL; it must be on a local disk")));
     }
     // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own.
     conn.execute_batch(&format!(
@@ -93,7 +101,7 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
 
 /// The connection that copies the log into the database.
 pub(super) fn open_log(folder: &Folder) -> Result<Connection, StoreError> {
-    let conn = connect(&folder.database(), OpenFlags::empty())?;
+    let conn = connect(&folder.database())?;
     // Only the writer tidies up at the end, and only if all its commits went well.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .and_then(|_| conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"))
@@ -103,16 +111,16 @@ pub(super) fn open_log(folder: &Folder) -> Result<Connection, StoreError> {
 
 /// A connection that only reads.
 pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
-    let conn = connect(&folder.database(), OpenFlags::empty())?;
+    let conn = connect(&folder.database())?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .and_then(|_| conn.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -4096;"))
         .map_err(failed("set up a reader"))?;
     Ok(conn)
 }
 
-fn connect(path: &Path, extra: OpenFlags) -> Result<Connection, StoreError> {
+fn connect(path: &Path) -> Result<Connection, StoreError> {
     // Each connection belongs to one thread: SQLite need not lock it.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(failed("open the database"))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     conn.busy_timeout(BUSY_WAIT)

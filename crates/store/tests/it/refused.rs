@@ -96,6 +96,17 @@ fn a_damaged_database_is_refused() {
 }
 
 #[test]
+fn a_log_without_its_database_is_refused() {
+    let log_alone = |folder: &Path| {
+        let elsewhere = new_folder();
+        let _open = Sqlite::open_folder(elsewhere.path()).expect("a fresh folder opens");
+        fs::copy(elsewhere.path().join("posthaste.db-wal"), folder.join("posthaste.db-wal")).expect("it is there");
+        fs::write(folder.join(DATABASE), b"").expect("a file");
+    };
+    check(log_alone, &["is empty, and the log beside it is not", "restore both from a backup"]);
+}
+
+#[test]
 fn a_newer_database_is_refused_wherever_it_says_so() {
     let says = ["has version 1000", "run the newer build that wrote it"];
     let newer = |folder: &Path| {

@@ -56,16 +56,15 @@ pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection,
 fn make(folder: &Folder) -> Result<(), StoreError> {
     let new = folder.new_database().map_err(|error| folder.refused_to("make its posthaste.db", &error))?;
     let conn = connect(&new)?;
-    let mode: String = conn
-        .execute_batch(&format!(
-            "PRAGMA page_size = {PAGE_BYTES};
-             BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
-        ))
-        .and_then(|()| conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)))
-        .map_err(failed("make the database"))?;
-    if mode != "wal" {
-        return Err(folder.refused(format!("the database's journal is {mode:?}, not WAL; it must be on a local disk")));
-    }
+    conn.execute_batch(&format!(
+        "PRAGMA page_size = {PAGE_BYTES};
+         BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
+    ))
+    .and_then(|()| conn.prepare("PRAGMA journal_mode = WAL"))
+    // To the end: it is committed after its only row, and who reads just that row hears of no failure.
+    .and_then(|mut sql| sql.query_map([], |_| Ok(()))?.collect::<rusqlite::Result<()>>())
+    .map_err(failed("make the database"))?;
+    check_journal(&conn, folder)?;
     conn.close().map_err(|(_, error)| error).map_err(failed("make the database"))?;
     folder.put_in_place(&new).map_err(|error| folder.refused_to("make its posthaste.db", &error))
 }
@@ -80,6 +79,16 @@ fn check_version(folder: &Folder, found: u32) -> Result<(), StoreError> {
     )))
 }
 
+/// Everything here relies on the log.
+fn check_journal(conn: &Connection, folder: &Folder) -> Result<(), StoreError> {
+    let mode: String =
+        conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed("read the database"))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    Err(folder.refused(format!("the database's journal is {mode:?}, not WAL; it must be on a local disk")))
+}
+
 fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database())?;
     // Until we know that it is ours, closing it must not change it.
@@ -88,6 +97,7 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     if id != APPLICATION_ID {
         return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
     }
+    check_journal(&conn, folder)?;
     // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own.
     conn.execute_batch(&format!(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0;

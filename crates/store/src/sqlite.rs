@@ -304,7 +304,7 @@ impl Store for Sqlite {
         let found = self.readers.read(move |conn| sweep::find(conn, sweep, &under_way)).await?;
         let found = Arc::new(found);
         let ending = Arc::clone(&found);
-        let end = move |conn: &Connection, entries: &mut Entries| sweep::end(conn, &ending, entries);
+        let end = move |conn: &Connection, entries: &mut Entries| sweep::end(conn, sweep, &ending, entries);
         let ended = self.noted_work(session, found.len(), end).await?;
         Ok(found.swept(ended))
     }

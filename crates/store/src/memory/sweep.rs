@@ -23,8 +23,8 @@ impl Memory {
                 swept.stopped_at = self.looked_at(sweep).nth(looked - 1).map(|row| row.delivery.id);
                 break;
             }
-            let Some(end) = self.end_of(sweep, row) else { continue };
-            if under_way.contains(&row.delivery.id) {
+            let Some((end, spared)) = self.end_of(sweep, row) else { continue };
+            if spared || under_way.contains(&row.delivery.id) {
                 swept.spared += 1;
             } else {
                 ends.push((row.delivery.id, end));
@@ -67,13 +67,14 @@ impl Memory {
         }
     }
 
-    /// How a row has ended already. What its cut spared has, once it is not under way any more.
-    fn end_of(&self, sweep: Sweep, row: &Row) -> Option<State> {
+    /// How a row has ended already, and whether it is left alone since its cut spared it.
+    fn end_of(&self, sweep: Sweep, row: &Row) -> Option<(State, bool)> {
         let delivery = &row.delivery;
         let by_cut = |scope: Scope| {
             let cut = self.cuts.get(&scope)?;
             let all = Cut { spared: Vec::new(), ..cut.clone() };
-            all.covers(delivery).then(|| cut.end())
+            let is_left = cut.spared.contains(&delivery.id) && sweep.leaves_spared(cut);
+            all.covers(delivery).then(|| (cut.end(), is_left))
         };
         match sweep {
             Sweep::Cut(scope) => {
@@ -83,7 +84,7 @@ impl Memory {
             Sweep::Roll { now, .. } => by_cut(Scope::Lane(delivery.lane)).or_else(|| {
                 let sent = matches!(delivery.state, State::AwaitingAck { .. });
                 let at = delivery.expiry.at().filter(|at| now >= *at && !sent)?;
-                Some(State::Expired { at })
+                Some((State::Expired { at }, false))
             }),
         }
     }

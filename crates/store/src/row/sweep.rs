@@ -1,6 +1,6 @@
 //! What is written off without having been sent: by a cut, or because its time is over.
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
 
@@ -23,6 +23,22 @@ pub enum Sweep {
         /// At this time.
         now: Timestamp,
     },
+}
+
+impl Sweep {
+    /// Whether what this cut spared is left alone, also where the caller does not have it under way.
+    ///
+    /// A caller says what is under way when it asks. A cut may be made between that and the sweep, and
+    /// may have spared something that was sent in between. A message's sweep is asked for after its cut,
+    /// which let nothing be sent later; of a lane's the roll finds what is left, once it was asked for
+    /// after the cut.
+    pub(crate) fn leaves_spared(&self, cut: &Cut) -> bool {
+        match self {
+            Self::Cut(Scope::Message(_)) => false,
+            Self::Cut(Scope::Lane(_)) => true,
+            Self::Roll { now, .. } => cut.at >= *now,
+        }
+    }
 }
 
 /// What a sweep came to.

@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, stored_key, tier_number};
+use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::{cut, failed, page};
@@ -68,10 +68,13 @@ pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) ->
     let under_way: BTreeSet<DeliveryId> = under_way.iter().copied().collect();
     match sweep {
         Sweep::Cut(scope) => match cut::find(conn, scope)? {
-            Some(cut) => covered(conn, &cut, &under_way),
+            Some(cut) => {
+                let left = under_way.union(&left_alone(conn, sweep, &cut)?).copied().collect();
+                covered(conn, &cut, &left)
+            }
             None => Ok(Found::default()),
         },
-        Sweep::Roll { after, now } => roll(conn, after, now, &under_way),
+        Sweep::Roll { after, now } => roll(conn, after, now, under_way),
     }
 }
 
@@ -117,7 +120,7 @@ fn roll(
     conn: &Connection,
     after: Option<DeliveryId>,
     now: Timestamp,
-    under_way: &BTreeSet<DeliveryId>,
+    mut under_way: BTreeSet<DeliveryId>,
 ) -> Result<Found, StoreError> {
     let doing = failed("look through the pending deliveries");
     let cuts: BTreeMap<i64, Cut> = cut::all(conn)?
@@ -127,6 +130,9 @@ fn roll(
             Scope::Message(_) => None,
         })
         .collect();
+    for cut in cuts.values() {
+        under_way.extend(left_alone(conn, Sweep::Roll { after, now }, cut)?);
+    }
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(ROLL).map_err(&doing)?;
     let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1)).map_err(&doing)?;
@@ -166,10 +172,15 @@ fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Res
 }
 
 /// Ends what a look has found and is still so; says which.
-pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Result<Vec<DeliveryId>, StoreError> {
+pub(super) fn end(
+    conn: &Connection,
+    sweep: Sweep,
+    found: &Found,
+    entries: &mut Entries,
+) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("sweep deliveries");
     let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
-    let mut cuts: BTreeMap<Scope, Option<Cut>> = BTreeMap::new();
+    let mut cuts: BTreeMap<Scope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
     let mut ended = Vec::with_capacity(found.rows.len());
     for (id, why) in &found.rows {
         let Some(row) = page::one(conn, *id)? else { continue };
@@ -177,10 +188,12 @@ pub(super) fn end(conn: &Connection, found: &Found, entries: &mut Entries) -> Re
         let end = match why {
             Why::Cut(scope) => {
                 if !cuts.contains_key(scope) {
-                    cuts.insert(*scope, cut::find(conn, *scope)?);
+                    let cut = cut::find(conn, *scope)?;
+                    let cut = cut.map(|cut| left_alone(conn, sweep, &cut).map(|left| (cut, left))).transpose()?;
+                    cuts.insert(*scope, cut);
                 }
                 let cut = cuts.get(scope).and_then(Option::as_ref);
-                cut.filter(|cut| cut.covers(&delivery)).map(Cut::end)
+                cut.filter(|(cut, left)| cut.covers(&delivery) && !left.contains(id)).map(|(cut, _)| cut.end())
             }
             Why::Over(now) => over(&delivery, *now),
         };
@@ -222,6 +235,15 @@ impl<'c> WriteOff<'c> {
 fn over(delivery: &Delivery, now: Timestamp) -> Option<State> {
     let sent = matches!(delivery.state, State::AwaitingAck { .. });
     delivery.expiry.at().filter(|at| *at <= now && !sent).map(|at| State::Expired { at })
+}
+
+/// What this cut spared and the sweep must leave.
+fn left_alone(conn: &Connection, sweep: Sweep, cut: &Cut) -> Result<BTreeSet<DeliveryId>, StoreError> {
+    if !sweep.leaves_spared(cut) {
+        return Ok(BTreeSet::new());
+    }
+    let sql = "SELECT delivery FROM spared WHERE kind = ?1 AND scope = ?2";
+    Ok(ids(conn, sql, scope_columns(cut.scope))?.into_iter().collect())
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {

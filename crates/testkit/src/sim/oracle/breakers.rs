@@ -2,9 +2,9 @@
 //!
 //! What opens a breaker is read in the narrowest and in the widest sense there is. Where even the
 //! narrowest says open, it is open, and every request is judged; where only the widest does, nobody
-//! outside can tell, and nothing is said of that breaker any more. What a restart
-//! makes of a breaker that was ever open is not certain either: it probes first, unless the crash came
-//! before it was written down, or before its end was.
+//! outside can tell, and nothing is said of that breaker any more. What a restart makes of a breaker
+//! that was ever open, or may have been, is not certain either: it probes first, unless the crash
+//! came before it was written down, or before its end was.
 
 use posthaste_core::id::OriginId;
 
@@ -198,8 +198,10 @@ impl<'r, 'a> Watch<'r, 'a> {
     }
 
     fn crashed(&mut self, place: usize) {
-        self.standing = match self.standing {
-            Standing::Closed(_) if self.opened == 0 => Standing::Closed(Counts { from: place, ..Counts::default() }),
+        self.standing = match &self.standing {
+            Standing::Closed(counts) if self.opened == 0 && counts.doubt.is_none() => {
+                Standing::Closed(Counts { from: place, ..Counts::default() })
+            }
             _ => Standing::Unknown,
         };
     }

@@ -20,8 +20,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
-    Pause, PauseScope, Session, Settled, Settlement, Store, StoreError,
+    Acceptance, Accepted, Attempt, Directory, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message,
+    NewDelivery, Outbox, Pause, PauseScope, Session, Settled, Settlement, StoreError,
 };
 
 use crate::crowd::Flaw;

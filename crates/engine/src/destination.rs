@@ -11,7 +11,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::queue::LaneSettings;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{ENDPOINTS_LISTED_MAX, Endpoint, EndpointStatus, Store, StoreError};
+use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointStatus, StoreError};
 
 use crate::target::{Target, TargetRules};
 
@@ -76,7 +76,7 @@ pub struct Destinations<S> {
     kept: RwLock<IdMap<EndpointId, Arc<Destination>>>,
 }
 
-impl<S: Store> Destinations<S> {
+impl<S: Directory> Destinations<S> {
     /// Reads endpoints from this store, under these rules.
     pub fn new(store: Arc<S>, rules: TargetRules) -> Self {
         Self { store, rules, kept: RwLock::default() }

@@ -24,7 +24,7 @@ use crate::connector::{self, Connector, Resolve, Roots};
 use crate::destination::{Destination, Destinations};
 use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
-use crate::jobs::Jobs;
+use crate::jobs::JobRunner;
 use crate::mint::Mint;
 use crate::target::{Refusal, Target};
 use crate::upkeep::Upkeep;
@@ -159,7 +159,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let (driver, handle) = Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
         let mint = Mint::of(session.writer);
         let new_job = Arc::new(Notify::new());
-        let jobs = Jobs {
+        let jobs = JobRunner {
             store: Arc::clone(&store),
             session,
             destinations: Arc::clone(&destinations),

@@ -15,7 +15,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId};
 use posthaste_core::queue::Place;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Chunk, FanOut, Job, JobCursor, JobKind, JobQuery, Message, NewDelivery, Session, Spread, Store, StoreError,
+    Archive, Chunk, Directory, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, Message, NewDelivery, Session, Spread,
+    StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -39,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What carries jobs out.
 #[derive(Debug)]
-pub(crate) struct Jobs<S, C> {
+pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
     pub(crate) destinations: Arc<Destinations<S>>,
@@ -50,7 +51,7 @@ pub(crate) struct Jobs<S, C> {
     pub(crate) wake: Arc<Notify>,
 }
 
-impl<S: Store, C: Clock> Jobs<S, C> {
+impl<S: Jobs + Directory + Archive, C: Clock> JobRunner<S, C> {
     /// Runs until `stop`, or until the store has stopped. A chunk that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         // When each paced job may go on.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_store::{Retention, RetentionPhase, RetentionStep, Session, Store, StoreError};
+use posthaste_store::{Archive, DeadLetters, Retention, RetentionPhase, RetentionStep, Session, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ pub(crate) struct Upkeep<S, C> {
     pub(crate) clock: C,
 }
 
-impl<S: Store, C: Clock> Upkeep<S, C> {
+impl<S: Archive + DeadLetters, C: Clock> Upkeep<S, C> {
     /// Runs until `stop`, or until the store has stopped. A step that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut runs = 0;
@@ -76,7 +76,7 @@ mod tests {
     use bytes::Bytes;
     use posthaste_core::id::{Key, MessageId, TenantId};
     use posthaste_core::time::Timestamp;
-    use posthaste_store::{Accepted, MemoryStore, Message};
+    use posthaste_store::{Accepted, MemoryStore, Message, Outbox};
 
     use super::*;
     use crate::clock::SystemClock;

@@ -17,7 +17,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
-use posthaste_store::{Message, Store, StoreError};
+use posthaste_store::{Archive, Directory, Message, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -51,7 +51,7 @@ pub struct Webhooks<S, C> {
     unsent: Vec<Finished>,
 }
 
-impl<S: Store, C: Clock> Webhooks<S, C> {
+impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
     /// A transport over this connector, whose results come on `results`.
     pub fn new(
         store: Arc<S>,
@@ -176,7 +176,7 @@ impl<S: Store, C: Clock> Webhooks<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Transport for Webhooks<S, C> {
+impl<S: Directory + Archive, C: Clock> Transport for Webhooks<S, C> {
     fn send(&mut self, send: Send, now: Timestamp) {
         match (self.destinations.last_seen(send.start.lane.endpoint()), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),

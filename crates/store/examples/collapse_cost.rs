@@ -17,7 +17,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Attempt, CollapseKey, Message, NewDelivery, Session, Settlement, Store};
+use posthaste_store::{Accepted, Attempt, CollapseKey, Message, NewDelivery, Outbox, Session, Settlement};
 
 const GROUP: u64 = 512;
 const ROUNDS: usize = 40;

@@ -62,7 +62,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// See [`crate::Store::open`].
+    /// See [`crate::Outbox::open`].
     pub fn open(&mut self) -> Start {
         self.sessions += 1;
         for cut in self.cuts.values_mut() {
@@ -92,7 +92,7 @@ impl Memory {
         if session == self.session() { Ok(()) } else { Err(StoreError::Fenced { session: session.id }) }
     }
 
-    /// See [`crate::Store::accept`]; what arrives comes along.
+    /// See [`crate::Outbox::accept`]; what arrives comes along.
     pub fn accept(
         &mut self,
         session: Session,
@@ -130,7 +130,7 @@ impl Memory {
         Ok((acceptances, arrivals))
     }
 
-    /// See [`crate::Store::settle`].
+    /// See [`crate::Outbox::settle`].
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
@@ -177,7 +177,7 @@ impl Memory {
         Settled::Done
     }
 
-    /// See [`crate::Store::spill`].
+    /// See [`crate::Outbox::spill`].
     pub fn spill(&mut self, session: Session, deliveries: &[DeliveryId]) -> Result<(), StoreError> {
         self.guard(session)?;
         for id in deliveries {
@@ -188,7 +188,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`crate::Store::page`].
+    /// See [`crate::Outbox::page`].
     pub fn page(&self, query: Query, limit: u32) -> Page {
         let limit = limit as usize;
         let mut next_due = None;
@@ -234,7 +234,7 @@ impl Memory {
         }
     }
 
-    /// See [`crate::Store::cut`].
+    /// See [`crate::Outbox::cut`].
     pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut happened = vec![Entry::cut(&cut)];
@@ -253,7 +253,7 @@ impl Memory {
         Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
 
-    /// See [`crate::Store::uncut`].
+    /// See [`crate::Outbox::uncut`].
     pub fn uncut(&mut self, session: Session, scope: Scope) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::Uncut { scope }]);
@@ -261,7 +261,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`crate::Store::pause`].
+    /// See [`crate::Outbox::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::paused(pause)]);
@@ -269,7 +269,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`crate::Store::resume`].
+    /// See [`crate::Outbox::resume`].
     pub fn resume(&mut self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::Resumed { scope }]);
@@ -277,19 +277,19 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`crate::Store::remember`].
+    /// See [`crate::Outbox::remember`].
     pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
         self.guard(session)?;
         self.breakers = breakers.iter().map(|breaker| (breaker.of, breaker.soft)).collect();
         Ok(())
     }
 
-    /// See [`crate::Store::lanes`].
+    /// See [`crate::Outbox::lanes`].
     pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
     }
 
-    /// See [`crate::Store::put_endpoint`].
+    /// See [`crate::Directory::put_endpoint`].
     pub fn put_endpoint(
         &mut self,
         session: Session,
@@ -311,7 +311,7 @@ impl Memory {
         self.lanes.insert(settings.lane, settings);
     }
 
-    /// See [`crate::Store::delivery`].
+    /// See [`crate::Archive::delivery`].
     pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<Shown> {
         let attempts = self.attempts.get(&id).cloned().unwrap_or_default();
         if let Some(delivery) = self.ended.get(&id) {

@@ -9,6 +9,7 @@
 //! answer sees what was answered; the folder belongs to one process at a time.
 
 mod accept;
+mod archive;
 mod arrivals;
 mod breaker;
 mod checkpoint;
@@ -47,29 +48,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
-use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Count, DEAD_LETTERS_SWEPT_MAX, DeadLetterCursor, DeadLetterFilter, DeadLetterPage,
-    Endpoint, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
-    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    SweptRows,
 };
-use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX, ReplayPage};
-use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionStep};
-use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
+use crate::{Outbox, StoreError};
 use accept::Found;
 use arrivals::Arrivals;
 pub use commits::Commits;
 use endpoint::Kept;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
-use request::{Change, PutEndpoint, Request};
+use request::{Change, Request};
 use reserve::Reserve;
 use work::Asked;
 use writer::Writer;
@@ -241,7 +238,7 @@ fn failed(doing: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Database { doing, source }
 }
 
-impl Store for Sqlite {
+impl Outbox for Sqlite {
     async fn open(&self) -> Result<Start, StoreError> {
         self.writer.ask(|reply| Request::Open { start: None, reply }).await
     }
@@ -288,10 +285,6 @@ impl Store for Sqlite {
         Ok(lanes.iter().filter_map(|lane| found.get(lane).cloned()).collect())
     }
 
-    async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-        self.readers.read(move |conn| show::message(conn, id)).await
-    }
-
     async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         let scope = cut.scope;
         match self.writer.ask(|reply| Request::Cut { session, cut, ended: None, reply }).await? {
@@ -323,168 +316,5 @@ impl Store for Sqlite {
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
         self.change(session, Change::Remember(breakers)).await
-    }
-
-    async fn put_endpoint(
-        &self,
-        session: Session,
-        endpoint: Endpoint,
-        once: Option<Idempotency>,
-    ) -> Result<Acceptance, StoreError> {
-        let acceptance = Acceptance::Fresh;
-        let put = Box::new(PutEndpoint { endpoint, once, acceptance });
-        self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await
-    }
-
-    async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
-        if let Some(entry) = self.shared.kept.get(id) {
-            return Ok(Some(entry.endpoint));
-        }
-        let read_at = self.shared.kept.changes();
-        let read = self.readers.read(move |conn| endpoint::read(conn, &[id])).await?;
-        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
-    }
-
-    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        if let Some(list) = self.shared.kept.of_tenant(tenant) {
-            return Ok(list);
-        }
-        let read_at = self.shared.kept.changes();
-        let read =
-            self.readers.read(move |conn| endpoint::read_tenant(conn, tenant, None, ENDPOINTS_LISTED_MAX + 1)).await?;
-        Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
-    }
-
-    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
-        self.readers.read(move |conn| show::read(conn, id, now)).await
-    }
-
-    async fn history(
-        &self,
-        filter: HistoryFilter,
-        order: ListOrder,
-        after: Option<DeliveryId>,
-        limit: u32,
-        now: Timestamp,
-    ) -> Result<HistoryPage, StoreError> {
-        self.readers.read(move |conn| derived::history(conn, &filter, order, after, limit, now)).await
-    }
-
-    async fn named(
-        &self,
-        tenant: TenantId,
-        name: Name,
-        order: ListOrder,
-        after: Option<MessageId>,
-        limit: u32,
-    ) -> Result<NamedPage, StoreError> {
-        let hidden = name.hide(&self.lookup, tenant);
-        self.readers.read(move |conn| derived::named(conn, hidden, order, after, limit)).await
-    }
-
-    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
-        self.readers.read(move |conn| derived::tallies(conn, tenant, since, until)).await
-    }
-
-    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
-        self.readers.read(move |conn| derived::waiting(conn, lane)).await
-    }
-
-    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
-        self.readers.read(move |conn| journal::read(conn, after, limit)).await
-    }
-
-    async fn deliveries(
-        &self,
-        message: MessageId,
-        after: Option<DeliveryId>,
-        now: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<Shown>, StoreError> {
-        self.readers.read(move |conn| show::of_message(conn, message, after, now, limit)).await
-    }
-
-    async fn endpoints_after(
-        &self,
-        tenant: TenantId,
-        after: Option<EndpointId>,
-        limit: u32,
-    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let read = move |conn: &Connection| endpoint::read_tenant(conn, tenant, after, limit as usize);
-        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
-    }
-
-    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
-        self.noted_work(session, REPLAY_LISTED_MAX / 2, move |conn, entries| job::start_replay(conn, &replay, entries))
-            .await
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        self.readers.read(move |conn| job::one(conn, id)).await
-    }
-
-    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
-        self.readers.read(move |conn| job::list(conn, query, after, limit)).await
-    }
-
-    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        self.noted_work(session, 1, move |conn, entries| job::change(conn, id, next, entries)).await
-    }
-
-    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-        self.readers.read(move |conn| job::replay_page(conn, id, limit)).await
-    }
-
-    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
-        let room = arrivals::room_of_chunk(&chunk);
-        let permit = self.shared.arrivals.make_room(room).await?;
-        self.writer
-            .ask(|reply| {
-                permit.forget();
-                Request::Spread { session, chunk: Box::new(chunk), chunked: Chunked::Stale, room, reply }
-            })
-            .await
-    }
-
-    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
-        self.readers.read(move |conn| job::replay_of(conn, id)).await
-    }
-
-    async fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        order: ListOrder,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> Result<DeadLetterPage, StoreError> {
-        self.readers.read(move |conn| dead_letter::list(conn, &filter, order, after, limit)).await
-    }
-
-    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.readers.read(move |conn| dead_letter::count(conn, &filter)).await
-    }
-
-    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, move |conn, entries| {
-            dead_letter::purge(conn, &filter, entries)
-        })
-        .await
-    }
-
-    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
-        self.work(session, DEAD_LETTERS_SWEPT_MAX, dead_letter::sweep).await
-    }
-
-    async fn retain(
-        &self,
-        session: Session,
-        retention: Retention,
-        now: Timestamp,
-        step: RetentionStep,
-    ) -> Result<Retained, StoreError> {
-        let lookup = LookupKey::from_bytes(self.lookup_key);
-        let asked = retention::Asked { retention, now, step };
-        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &lookup, asked, entries);
-        self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

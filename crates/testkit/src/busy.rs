@@ -12,7 +12,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_store::sqlite::{Commits, Sqlite};
-use posthaste_store::{Accepted, Arrival, Attempt, Session, Settlement, Store, StoreError, journal};
+use posthaste_store::{Accepted, Arrival, Attempt, Outbox, Session, Settlement, StoreError, journal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

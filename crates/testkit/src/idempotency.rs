@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Query, Store};
+use posthaste_store::{Archive, Outbox, Query};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use twins::{Answer, Keys};

@@ -16,7 +16,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::driver::Transport;
 use posthaste_engine::dispatch::{Finished, Send};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Message, Store};
+use posthaste_store::{Archive, Message};
 use tokio::time::Instant;
 
 /// Sees each attempt as it arrives, and judges it.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::id::Key;
 use posthaste_engine::dispatch::Command;
-use posthaste_store::{DeadLetterFilter, ListOrder, Store};
+use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, ListOrder};
 
 use crate::busy::median;
 use crate::prove::{CannotRun, Figure, Findings, Options};

@@ -18,7 +18,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Session, Store, StoreError};
+use posthaste_store::{Directory, Outbox, Session, StoreError};
 
 use crate::prove::CannotRun;
 

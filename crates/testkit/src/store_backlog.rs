@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use posthaste_core::queue::Place;
-use posthaste_store::Store;
+use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;

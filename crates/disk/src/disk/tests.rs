@@ -12,7 +12,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Session, Settled, Settlement, Store, StoreError};
+use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Outbox, Session, Settled, Settlement, StoreError};
 
 use super::Disk;
 

@@ -6,7 +6,7 @@ use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, PauseScope, Start, Store, StoreError};
+use posthaste_store::{Accepted, Archive, Directory, PauseScope, Start, StoreError};
 
 use super::NOW;
 use crate::crowd::{Flaw, chain};

@@ -6,7 +6,7 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
 use posthaste_store::{
-    Page, Pause, PauseScope, Query, Session, Settled, Settlement, Store, StoreError, Sweep, SweptRows,
+    Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
 use super::asked::Ticket;
@@ -74,7 +74,7 @@ pub enum Reply {
 }
 
 /// Carries out a call.
-pub async fn perform<S: Store>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
+pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
     Ok(match call {
         Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
         Call::Page(query, limit, as_of) => Reply::Paged(query, as_of, store.page(query, limit).await?),

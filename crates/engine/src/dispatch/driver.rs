@@ -14,7 +14,7 @@ use posthaste_core::id_map::IdSet;
 use posthaste_core::queue::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Arrival, Session, Start, Store, StoreError};
+use posthaste_store::{Arrival, Outbox, Session, Start, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -89,7 +89,7 @@ pub struct Driver<S, T, C> {
     spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
 }
 
-impl<S: Store, T: Transport, C: Clock> Driver<S, T, C> {
+impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     /// A loop over this store, transport and clock, and the handle to ask it.
     pub fn new(limits: Limits, start: Start, store: Arc<S>, transport: T, clock: C, dice: Dice) -> (Self, Handle) {
         let (sender, asked) = mpsc::channel(ASKED_MAX);
@@ -233,7 +233,7 @@ fn arrived(arrivals: Vec<Arrival>) -> Result<Event, StoreError> {
 
 /// Makes a call. A read that fails is made again later, and so is a sweep, which begins with one; a
 /// write that fails ends the loop, since nobody can say what became of it.
-async fn called<S: Store>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
+async fn called<S: Outbox>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
     let again = matches!(call, Call::Page(..) | Call::Lanes(_) | Call::Sweep(..)).then(|| call.clone());
     match (perform(store.as_ref(), session, call).await, again) {
         (Err(error @ StoreError::Database { .. }), Some(call)) => {

@@ -13,7 +13,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, DeadLetterFilter, Endpoint, EndpointStatus, JobState, NewReplay, ReplayWhat, Settled, Settlement, Shown,
+    Accepted, DeadLetterFilter, Endpoint, EndpointStatus, JobState, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
+    Shown,
 };
 use tempfile::TempDir;
 
@@ -56,7 +57,7 @@ impl Process {
 
     /// Carries jobs out until so many things have happened, and dies.
     async fn work(&self, happenings: usize) {
-        let jobs = Jobs {
+        let jobs = JobRunner {
             store: Arc::clone(&self.store),
             session: self.session,
             destinations: Arc::new(Destinations::new(Arc::clone(&self.store), TargetRules::default())),

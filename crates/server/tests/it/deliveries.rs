@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use posthaste_core::{DeliveryId, State, Timestamp};
 use posthaste_crypto::public_id::IdKey;
-use posthaste_store::Store;
+use posthaste_store::Archive;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 

@@ -20,6 +20,7 @@ use crate::{
     HistoryFilter, Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session,
     Settlement, Shown, Start, Store, StoreError, Sweep,
 };
+use crate::{Archive, DeadLetters, Directory, Jobs, Outbox};
 use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayWhat, Spread};
 use crate::{Retention, RetentionStep};
 use bytes::Bytes;

@@ -113,7 +113,7 @@ impl Memory {
         );
     }
 
-    /// See [`crate::Store::dead_letters`].
+    /// See [`crate::DeadLetters::dead_letters`].
     pub fn dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -134,14 +134,14 @@ impl Memory {
         page
     }
 
-    /// See [`crate::Store::count_dead_letters`].
+    /// See [`crate::DeadLetters::count_dead_letters`].
     pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> Count {
         let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
         let count = page.letters.len() as u64;
         if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
     }
 
-    /// See [`crate::Store::purge_dead_letters`].
+    /// See [`crate::DeadLetters::purge_dead_letters`].
     pub fn purge_dead_letters(&mut self, session: Session, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
         self.guard(session)?;
         let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
@@ -162,7 +162,7 @@ impl Memory {
         Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
     }
 
-    /// See [`crate::Store::sweep_dead_letters`].
+    /// See [`crate::DeadLetters::sweep_dead_letters`].
     pub fn sweep_dead_letters(&mut self, session: Session) -> Result<Swept, StoreError> {
         self.guard(session)?;
         let Some((&id, purge)) = self.dead.purges.first_key_value() else { return Ok(Swept::default()) };

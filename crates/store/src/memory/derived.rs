@@ -20,7 +20,7 @@ impl Memory {
         derived
     }
 
-    /// See [`crate::Store::history`].
+    /// See [`crate::Archive::history`].
     pub fn history(
         &self,
         filter: &HistoryFilter,
@@ -43,7 +43,7 @@ impl Memory {
         page
     }
 
-    /// See [`crate::Store::named`].
+    /// See [`crate::Archive::named`].
     pub fn named(
         &self,
         tenant: TenantId,
@@ -60,7 +60,7 @@ impl Memory {
         NamedPage { messages, next }
     }
 
-    /// See [`crate::Store::tallies`].
+    /// See [`crate::Archive::tallies`].
     pub fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Vec<Tally> {
         let all = self.derived().tallies.into_iter();
         all.filter(|((of, hour, _), _)| *of == tenant && *hour >= since && *hour < until)
@@ -68,7 +68,7 @@ impl Memory {
             .collect()
     }
 
-    /// See [`crate::Store::waiting`].
+    /// See [`crate::Archive::waiting`].
     pub fn waiting(&self, lane: LaneId) -> Waiting {
         let pending = self.derived().pending;
         let of = |tier: Tier| pending.get(&(lane, tier)).map_or(0, |count| count.unsigned_abs());

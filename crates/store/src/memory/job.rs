@@ -79,7 +79,7 @@ impl Jobs {
 }
 
 impl Memory {
-    /// See [`crate::Store::start_replay`].
+    /// See [`crate::Jobs::start_replay`].
     pub fn start_replay(&mut self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
         self.guard(session)?;
         let (kind, total) = match replay.what {
@@ -116,12 +116,12 @@ impl Memory {
         Ok(job)
     }
 
-    /// See [`crate::Store::job`].
+    /// See [`crate::Jobs::job`].
     pub fn job(&self, id: JobId) -> Option<Job> {
         self.jobs.jobs.get(&id).cloned()
     }
 
-    /// See [`crate::Store::jobs`].
+    /// See [`crate::Jobs::jobs`].
     pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<Job> {
         let asked = |job: &&Job| match query {
             JobQuery::Running => job.state == JobState::Running,
@@ -131,7 +131,7 @@ impl Memory {
         self.jobs.jobs.values().filter(behind).filter(asked).take(limit as usize).cloned().collect()
     }
 
-    /// See [`crate::Store::change_job`].
+    /// See [`crate::Jobs::change_job`].
     pub fn change_job(&mut self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
         self.guard(session)?;
         let Some(job) = self.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else { return Ok(false) };
@@ -141,7 +141,7 @@ impl Memory {
         Ok(true)
     }
 
-    /// See [`crate::Store::replay_page`].
+    /// See [`crate::Jobs::replay_page`].
     pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
         let job = self.jobs.jobs.get(&id)?;
         let (next, last, found) = match &job.kind {
@@ -182,7 +182,7 @@ impl Memory {
         (takes && is_new && self.messages.contains_key(&delivery.message)).then_some(delivery)
     }
 
-    /// See [`crate::Store::spread`]; what arrives comes along.
+    /// See [`crate::Jobs::spread`]; what arrives comes along.
     pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<Arrival>), StoreError> {
         self.guard(session)?;
         let runs_on = |job: &&Job| job.state == JobState::Running && job.cursor == chunk.from;
@@ -234,12 +234,12 @@ impl Memory {
         Ok((Chunked::Done(made), arrivals))
     }
 
-    /// See [`crate::Store::replay_of`].
+    /// See [`crate::Jobs::replay_of`].
     pub fn replay_of(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
         (self.jobs.before.get(&id).copied(), self.jobs.lives.get(&id).copied())
     }
 
-    /// See [`crate::Store::endpoints_after`].
+    /// See [`crate::Directory::endpoints_after`].
     pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: u32) -> Vec<Arc<Endpoint>> {
         self.endpoints
             .values()
@@ -249,7 +249,7 @@ impl Memory {
             .collect()
     }
 
-    /// See [`crate::Store::deliveries`].
+    /// See [`crate::Archive::deliveries`].
     pub fn deliveries(&self, message: MessageId, after: Option<DeliveryId>, now: Timestamp, limit: u32) -> Vec<Shown> {
         let inline = (DeliveryId(message.0.plus(1)), DELIVERIES_MAX);
         let chunks = self.jobs.chunks.iter().filter(|((of, _), _)| *of == message);

@@ -20,7 +20,7 @@ impl Memory {
         }
     }
 
-    /// See [`crate::Store::journal`].
+    /// See [`crate::Archive::journal`].
     pub fn journal(&self, after: u64, limit: u32) -> Vec<JournalRow> {
         let mut head = Head::default();
         let rows = self.happened.iter().map(|call| {

@@ -27,7 +27,7 @@ pub(super) struct Gone {
 }
 
 impl Memory {
-    /// See [`crate::Store::retain`].
+    /// See [`crate::Archive::retain`].
     pub fn retain(
         &mut self,
         session: Session,

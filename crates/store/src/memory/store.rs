@@ -1,7 +1,6 @@
-//! [`Memory`] behind the [`Store`] trait: every call takes effect at once.
+//! [`Memory`] behind the traits of a [`Store`](crate::Store): every call takes effect at once.
 
 use std::collections::VecDeque;
-use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::cut::{Cut, Scope};
@@ -17,11 +16,11 @@ use crate::row::{
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Retained, Retention, RetentionStep};
-use crate::{ENDPOINTS_LISTED_MAX, JournalRow, Store, StoreError};
+use crate::{Archive, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, StoreError};
 
 use super::Memory;
 
-/// [`Memory`] behind the [`Store`] trait.
+/// [`Memory`] behind the traits of a [`Store`](crate::Store).
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     memory: Mutex<Memory>,
@@ -35,29 +34,27 @@ impl MemoryStore {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn arrive(&self, arrivals: Vec<Arrival>) {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
+        self.arrived.notify_one();
+    }
+
     fn take_arrivals(&self) -> Vec<Arrival> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
 }
 
-impl Store for MemoryStore {
-    fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send {
-        ready(Ok(self.lock().open()))
+impl Outbox for MemoryStore {
+    async fn open(&self) -> Result<Start, StoreError> {
+        Ok(self.lock().open())
     }
 
-    fn accept(
-        &self,
-        session: Session,
-        messages: Vec<Accepted>,
-    ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send {
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         // Under the lock: arrivals come in the order of their commits.
         let mut memory = self.lock();
-        let accepted = memory.accept(session, messages).map(|(acceptances, arrivals)| {
-            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
-            self.arrived.notify_one();
-            acceptances
-        });
-        ready(accepted)
+        let (acceptances, arrivals) = memory.accept(session, messages)?;
+        self.arrive(arrivals);
+        Ok(acceptances)
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
@@ -70,239 +67,194 @@ impl Store for MemoryStore {
         }
     }
 
-    fn settle(
-        &self,
-        session: Session,
-        settlements: Vec<Settlement>,
-    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send {
-        ready(self.lock().settle(session, settlements))
+    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        self.lock().settle(session, settlements)
     }
 
-    fn spill(
-        &self,
-        session: Session,
-        deliveries: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().spill(session, &deliveries))
+    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
+        self.lock().spill(session, &deliveries)
     }
 
-    fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send {
-        ready(Ok(self.lock().page(query, limit)))
+    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
+        Ok(self.lock().page(query, limit))
     }
 
-    fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send {
-        ready(Ok(self.lock().lanes(&lanes)))
+    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        Ok(self.lock().lanes(&lanes))
     }
 
-    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send {
-        ready(Ok(self.lock().messages.get(&id).cloned()))
+    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+        self.lock().cut(session, cut)
     }
 
-    fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send {
-        ready(self.lock().cut(session, cut))
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        self.lock().sweep(session, sweep, &under_way)
     }
 
-    fn sweep(
-        &self,
-        session: Session,
-        sweep: Sweep,
-        under_way: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send {
-        ready(self.lock().sweep(session, sweep, &under_way))
+    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
+        self.lock().uncut(session, scope)
     }
 
-    fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().uncut(session, scope))
+    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        self.lock().pause(session, pause)
     }
 
-    fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().pause(session, pause))
+    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+        self.lock().resume(session, scope)
     }
 
-    fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().resume(session, scope))
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.lock().remember(session, &breakers)
     }
+}
 
-    fn remember(
-        &self,
-        session: Session,
-        breakers: Vec<SoftBreaker>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(self.lock().remember(session, &breakers))
-    }
-
-    fn put_endpoint(
+impl Directory for MemoryStore {
+    async fn put_endpoint(
         &self,
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send {
-        ready(self.lock().put_endpoint(session, endpoint, once))
+    ) -> Result<Acceptance, StoreError> {
+        self.lock().put_endpoint(session, endpoint, once)
     }
 
-    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send {
-        ready(Ok(self.lock().endpoints.get(&id).cloned()))
+    async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoints.get(&id).cloned())
     }
 
-    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
+    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         let memory = self.lock();
         let first = ENDPOINTS_LISTED_MAX + 1;
-        ready(Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).take(first).cloned().collect()))
+        Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).take(first).cloned().collect())
     }
 
-    fn delivery(
+    async fn endpoints_after(
         &self,
-        id: DeliveryId,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send {
-        ready(Ok(self.lock().delivery(id, now)))
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoints_after(tenant, after, limit))
+    }
+}
+
+impl Jobs for MemoryStore {
+    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+        self.lock().start_replay(session, replay)
     }
 
-    fn history(
+    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(self.lock().job(id))
+    }
+
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+        Ok(self.lock().jobs(query, after, limit))
+    }
+
+    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        self.lock().change_job(session, id, next)
+    }
+
+    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+        Ok(self.lock().replay_page(id, limit))
+    }
+
+    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
+        let mut memory = self.lock();
+        let (chunked, arrivals) = memory.spread(session, chunk)?;
+        self.arrive(arrivals);
+        Ok(chunked)
+    }
+
+    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
+        Ok(self.lock().replay_of(id))
+    }
+}
+
+impl Archive for MemoryStore {
+    async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+        Ok(self.lock().messages.get(&id).cloned())
+    }
+
+    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+        Ok(self.lock().delivery(id, now))
+    }
+
+    async fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Shown>, StoreError> {
+        Ok(self.lock().deliveries(message, after, now, limit))
+    }
+
+    async fn history(
         &self,
         filter: HistoryFilter,
         order: ListOrder,
         after: Option<DeliveryId>,
         limit: u32,
         now: Timestamp,
-    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send {
-        ready(Ok(self.lock().history(&filter, order, after, limit, now)))
+    ) -> Result<HistoryPage, StoreError> {
+        Ok(self.lock().history(&filter, order, after, limit, now))
     }
 
-    fn named(
+    async fn named(
         &self,
         tenant: TenantId,
         name: Name,
         order: ListOrder,
         after: Option<MessageId>,
         limit: u32,
-    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send {
-        ready(Ok(self.lock().named(tenant, &name, order, after, limit)))
+    ) -> Result<NamedPage, StoreError> {
+        Ok(self.lock().named(tenant, &name, order, after, limit))
     }
 
-    fn tallies(
-        &self,
-        tenant: TenantId,
-        since: Hour,
-        until: Hour,
-    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send {
-        ready(Ok(self.lock().tallies(tenant, since, until)))
+    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+        Ok(self.lock().tallies(tenant, since, until))
     }
 
-    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send {
-        ready(Ok(self.lock().waiting(lane)))
+    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+        Ok(self.lock().waiting(lane))
     }
 
-    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send {
-        ready(Ok(self.lock().journal(after, limit)))
+    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
+        Ok(self.lock().journal(after, limit))
     }
 
-    fn deliveries(
-        &self,
-        message: MessageId,
-        after: Option<DeliveryId>,
-        now: Timestamp,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send {
-        ready(Ok(self.lock().deliveries(message, after, now, limit)))
-    }
-
-    fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        order: ListOrder,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send {
-        ready(Ok(self.lock().dead_letters(&filter, order, after, limit)))
-    }
-
-    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send {
-        ready(Ok(self.lock().count_dead_letters(&filter)))
-    }
-
-    fn purge_dead_letters(
-        &self,
-        session: Session,
-        filter: DeadLetterFilter,
-    ) -> impl Future<Output = Result<Count, StoreError>> + Send {
-        ready(self.lock().purge_dead_letters(session, &filter))
-    }
-
-    fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send {
-        ready(self.lock().sweep_dead_letters(session))
-    }
-
-    fn endpoints_after(
-        &self,
-        tenant: TenantId,
-        after: Option<EndpointId>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send {
-        ready(Ok(self.lock().endpoints_after(tenant, after, limit)))
-    }
-
-    fn start_replay(
-        &self,
-        session: Session,
-        replay: NewReplay,
-    ) -> impl Future<Output = Result<Job, StoreError>> + Send {
-        ready(self.lock().start_replay(session, replay))
-    }
-
-    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send {
-        ready(Ok(self.lock().job(id)))
-    }
-
-    fn jobs(
-        &self,
-        query: JobQuery,
-        after: Option<JobId>,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send {
-        ready(Ok(self.lock().jobs(query, after, limit)))
-    }
-
-    fn change_job(
-        &self,
-        session: Session,
-        id: JobId,
-        next: JobState,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        ready(self.lock().change_job(session, id, next))
-    }
-
-    fn replay_page(
-        &self,
-        id: JobId,
-        limit: u32,
-    ) -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send {
-        ready(Ok(self.lock().replay_page(id, limit)))
-    }
-
-    fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send {
-        let spread = self.lock().spread(session, chunk).map(|(chunked, arrivals)| {
-            self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
-            self.arrived.notify_one();
-            chunked
-        });
-        ready(spread)
-    }
-
-    fn replay_of(
-        &self,
-        id: DeliveryId,
-    ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send {
-        ready(Ok(self.lock().replay_of(id)))
-    }
-
-    fn retain(
+    async fn retain(
         &self,
         session: Session,
         retention: Retention,
         now: Timestamp,
         step: RetentionStep,
-    ) -> impl Future<Output = Result<Retained, StoreError>> + Send {
-        ready(self.lock().retain(session, retention, now, step))
+    ) -> Result<Retained, StoreError> {
+        self.lock().retain(session, retention, now, step)
+    }
+}
+
+impl DeadLetters for MemoryStore {
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<DeadLetterPage, StoreError> {
+        Ok(self.lock().dead_letters(&filter, order, after, limit))
+    }
+
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        Ok(self.lock().count_dead_letters(&filter))
+    }
+
+    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.lock().purge_dead_letters(session, &filter)
+    }
+
+    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
+        self.lock().sweep_dead_letters(session)
     }
 }

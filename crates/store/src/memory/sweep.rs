@@ -1,4 +1,4 @@
-//! Writing off, in memory: see [`Store::sweep`](crate::Store::sweep).
+//! Writing off, in memory: see [`Outbox::sweep`](crate::Outbox::sweep).
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -13,7 +13,7 @@ use crate::journal::Entry;
 use crate::row::{Row, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, Sweep, SweptRows};
 
 impl Memory {
-    /// See [`Store::sweep`](crate::Store::sweep).
+    /// See [`Outbox::sweep`](crate::Outbox::sweep).
     pub fn sweep(&mut self, session: Session, sweep: Sweep, under_way: &[DeliveryId]) -> Result<SweptRows, StoreError> {
         self.guard(session)?;
         let mut swept = SweptRows::default();

@@ -18,8 +18,8 @@ pub const DEAD_LETTERS_SWEPT_MAX: usize = 500;
 /// Purges that may be under way at once: every list compares what it looks at with each of them.
 pub const PURGES_MAX: usize = 64;
 
-/// A delivery that was given up. Its attempts come with [`crate::Store::delivery`], its payload with
-/// [`crate::Store::message`].
+/// A delivery that was given up. Its attempts come with [`crate::Archive::delivery`], its payload with
+/// [`crate::Archive::message`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// In the order of filing; never used again.

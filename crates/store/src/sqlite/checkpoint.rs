@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
     use crate::sqlite::Sqlite;
-    use crate::{Accepted, Message, Store};
+    use crate::{Accepted, Message, Outbox};
 
     const LOG: u64 = 1 << 20;
 

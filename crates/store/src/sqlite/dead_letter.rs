@@ -15,13 +15,37 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
 use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
-use super::failed;
-use crate::StoreError;
+use super::{Sqlite, failed};
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Swept, Walk,
+    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept, Walk,
 };
+use crate::{DeadLetters, StoreError};
+
+impl DeadLetters for Sqlite {
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<DeadLetterPage, StoreError> {
+        self.readers.read(move |conn| list(conn, &filter, order, after, limit)).await
+    }
+
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.readers.read(move |conn| count(conn, &filter)).await
+    }
+
+    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, move |conn, entries| purge(conn, &filter, entries)).await
+    }
+
+    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
+        self.work(session, DEAD_LETTERS_SWEPT_MAX, sweep).await
+    }
+}
 
 /// Files what has just ended, if it is dead.
 pub(super) struct Files<'c> {

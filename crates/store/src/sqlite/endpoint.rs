@@ -16,12 +16,54 @@ use super::column::{
     get, key, micros, on_dead_number, order_number, status_number, stored_key, stored_micros, stored_on_dead,
     stored_order, stored_status,
 };
-use super::failed;
-use crate::StoreError;
-use crate::row::{Endpoint, EndpointStatus};
+use super::request::{PutEndpoint, Request};
+use super::{Sqlite, failed};
+use crate::row::{Acceptance, Endpoint, EndpointStatus, Idempotency, Session};
+use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
 /// Endpoints kept in memory, at about 1 KiB each; beyond it all are forgotten and read again.
 const KEPT_MAX: usize = 16_384;
+
+impl Directory for Sqlite {
+    async fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<Acceptance, StoreError> {
+        let acceptance = Acceptance::Fresh;
+        let put = Box::new(PutEndpoint { endpoint, once, acceptance });
+        self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await
+    }
+
+    async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        if let Some(entry) = self.shared.kept.get(id) {
+            return Ok(Some(entry.endpoint));
+        }
+        let read_at = self.shared.kept.changes();
+        let read = self.readers.read(move |conn| read(conn, &[id])).await?;
+        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+    }
+
+    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        if let Some(list) = self.shared.kept.of_tenant(tenant) {
+            return Ok(list);
+        }
+        let read_at = self.shared.kept.changes();
+        let read = self.readers.read(move |conn| read_tenant(conn, tenant, None, ENDPOINTS_LISTED_MAX + 1)).await?;
+        Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
+    }
+
+    async fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        let read = move |conn: &Connection| read_tenant(conn, tenant, after, limit as usize);
+        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+    }
+}
 
 /// Makes or changes an endpoint; says whose it was before.
 pub(super) fn put(conn: &Connection, endpoint: &Endpoint) -> rusqlite::Result<Option<TenantId>> {

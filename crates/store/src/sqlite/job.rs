@@ -16,16 +16,54 @@ use super::column::{
     stored_tier, tier_number,
 };
 use super::dead_letter::{self, number, optional};
-use super::{cut, failed, show};
-use crate::StoreError;
+use super::request::Request;
+use super::{Sqlite, arrivals, cut, failed, show};
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Chunk, Chunked, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery,
-    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat,
+    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session,
 };
+use crate::{Jobs, StoreError};
 
 const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, skipped, total, counted,
   per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto";
+
+impl Jobs for Sqlite {
+    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+        self.noted_work(session, REPLAY_LISTED_MAX / 2, move |conn, entries| start_replay(conn, &replay, entries)).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        self.readers.read(move |conn| one(conn, id)).await
+    }
+
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+        self.readers.read(move |conn| list(conn, query, after, limit)).await
+    }
+
+    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        self.noted_work(session, 1, move |conn, entries| change(conn, id, next, entries)).await
+    }
+
+    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+        self.readers.read(move |conn| replay_page(conn, id, limit)).await
+    }
+
+    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
+        let room = arrivals::room_of_chunk(&chunk);
+        let permit = self.shared.arrivals.make_room(room).await?;
+        self.writer
+            .ask(|reply| {
+                permit.forget();
+                Request::Spread { session, chunk: Box::new(chunk), chunked: Chunked::Stale, room, reply }
+            })
+            .await
+    }
+
+    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
+        self.readers.read(move |conn| replay_of(conn, id)).await
+    }
+}
 
 /// Writes a new job.
 pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {

@@ -17,8 +17,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Attempt, Endpoint, EndpointStatus, Message, NewDelivery, Pause, PauseScope, Query, Session, Settled,
-    Settlement, Store, StoreError,
+    Accepted, Archive, Attempt, Directory, Endpoint, EndpointStatus, Message, NewDelivery, Outbox, Pause, PauseScope,
+    Query, Session, Settled, Settlement, StoreError,
 };
 
 use super::new_folder;

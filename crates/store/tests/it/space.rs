@@ -13,7 +13,9 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Retention, RetentionStep, Session, Settlement, Store};
+use posthaste_store::{
+    Accepted, Archive, Attempt, Message, NewDelivery, Outbox, Retention, RetentionStep, Session, Settlement,
+};
 
 use super::new_folder;
 

@@ -14,7 +14,7 @@ use posthaste_crypto::{LookupKey, digest};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Session, Store, StoreError,
+    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Outbox, Session, StoreError,
 };
 use tokio::task::JoinSet;
 

@@ -12,7 +12,9 @@ use posthaste_engine::clock::SystemClock;
 use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_engine::dispatch::{Answer, Command};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Count, DeadLetterFilter, Pause, PauseScope, Query, Session, Store, StoreError};
+use posthaste_store::{
+    Archive, Count, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session, StoreError,
+};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -3,7 +3,6 @@
 //! driver adds is the order in which things reach the loop.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,19 +13,16 @@ use futures_util::stream::FuturesUnordered;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
 use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, HistoryFilter,
-    HistoryPage, Hour, Idempotency, JournalRow, ListOrder, Memory, Message, Name, NamedPage, Page, Pause, PauseScope,
-    Query, Session, Settled, Settlement, Shown, Start, Store, StoreError, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
+    StoreError, Sweep, SweptRows,
 };
-use posthaste_store::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
-use posthaste_store::{Retained, Retention, RetentionStep};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -401,7 +397,7 @@ impl Slow {
     }
 }
 
-impl Store for Slow {
+impl Outbox for Slow {
     async fn open(&self) -> Result<Start, StoreError> {
         Ok(lock(&self.0.disk).open())
     }
@@ -442,13 +438,6 @@ impl Store for Slow {
         Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
     }
 
-    fn message(
-        &self,
-        _: MessageId,
-    ) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + std::marker::Send {
-        std::future::ready(Ok(None))
-    }
-
     async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.slowly(|memory| memory.cut(session, cut)).await
     }
@@ -473,151 +462,5 @@ impl Store for Slow {
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
         self.slowly(|memory| memory.remember(session, &breakers)).await
-    }
-
-    async fn put_endpoint(
-        &self,
-        session: Session,
-        endpoint: Endpoint,
-        once: Option<Idempotency>,
-    ) -> Result<Acceptance, StoreError> {
-        self.slowly(|memory| memory.put_endpoint(session, endpoint, once)).await
-    }
-
-    fn endpoint(
-        &self,
-        _: EndpointId,
-    ) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + std::marker::Send {
-        std::future::ready(Ok(None))
-    }
-
-    fn endpoints(
-        &self,
-        _: TenantId,
-    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + std::marker::Send {
-        std::future::ready(Ok(Vec::new()))
-    }
-
-    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
-        Ok(lock(&self.0.disk).delivery(id, now))
-    }
-
-    async fn history(
-        &self,
-        filter: HistoryFilter,
-        order: ListOrder,
-        after: Option<DeliveryId>,
-        limit: u32,
-        now: Timestamp,
-    ) -> Result<HistoryPage, StoreError> {
-        Ok(lock(&self.0.disk).history(&filter, order, after, limit, now))
-    }
-
-    async fn named(
-        &self,
-        tenant: TenantId,
-        name: Name,
-        order: ListOrder,
-        after: Option<MessageId>,
-        limit: u32,
-    ) -> Result<NamedPage, StoreError> {
-        Ok(lock(&self.0.disk).named(tenant, &name, order, after, limit))
-    }
-
-    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
-        Ok(lock(&self.0.disk).tallies(tenant, since, until))
-    }
-
-    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
-        Ok(lock(&self.0.disk).waiting(lane))
-    }
-
-    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
-        Ok(lock(&self.0.disk).journal(after, limit))
-    }
-
-    async fn deliveries(
-        &self,
-        message: MessageId,
-        after: Option<DeliveryId>,
-        now: Timestamp,
-        limit: u32,
-    ) -> Result<Vec<Shown>, StoreError> {
-        Ok(lock(&self.0.disk).deliveries(message, after, now, limit))
-    }
-
-    async fn endpoints_after(
-        &self,
-        tenant: TenantId,
-        after: Option<EndpointId>,
-        limit: u32,
-    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        Ok(lock(&self.0.disk).endpoints_after(tenant, after, limit))
-    }
-
-    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
-        self.slowly(|memory| memory.start_replay(session, replay)).await
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        Ok(lock(&self.0.disk).job(id))
-    }
-
-    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
-        Ok(lock(&self.0.disk).jobs(query, after, limit))
-    }
-
-    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        self.slowly(|memory| memory.change_job(session, id, next)).await
-    }
-
-    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-        Ok(self.slowly(|memory| memory.replay_page(id, limit)).await)
-    }
-
-    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
-        self.slowly(|memory| {
-            let (chunked, arrivals) = memory.spread(session, chunk)?;
-            lock(&self.0.arrivals).extend(arrivals);
-            self.0.arrived.notify_one();
-            Ok(chunked)
-        })
-        .await
-    }
-
-    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
-        Ok(lock(&self.0.disk).replay_of(id))
-    }
-
-    async fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        order: ListOrder,
-        after: Option<DeadLetterCursor>,
-        limit: u32,
-    ) -> Result<DeadLetterPage, StoreError> {
-        Ok(lock(&self.0.disk).dead_letters(&filter, order, after, limit))
-    }
-
-    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        Ok(lock(&self.0.disk).count_dead_letters(&filter))
-    }
-
-    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.slowly(|memory| memory.purge_dead_letters(session, &filter)).await
-    }
-
-    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
-        self.slowly(|memory| memory.sweep_dead_letters(session)).await
-    }
-
-    async fn retain(
-        &self,
-        session: Session,
-        retention: Retention,
-        now: Timestamp,
-        step: RetentionStep,
-    ) -> Result<Retained, StoreError> {
-        self.slowly(|memory| memory.retain(session, retention, now, step)).await
     }
 }

@@ -8,7 +8,7 @@ use posthaste_core::queue::{Order, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Query, Store};
+use posthaste_store::{Archive, Outbox, Query};
 use tokio::time::Instant;
 
 use crate::prove::CannotRun;

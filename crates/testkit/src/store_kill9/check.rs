@@ -9,7 +9,7 @@ use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::queue::{Order, Span};
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Query, Start, Store, StoreError};
+use posthaste_store::{Archive, Outbox, Query, Start, StoreError};
 
 use super::PRODUCERS;
 use super::record::{self, Record};

@@ -21,7 +21,7 @@ use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Message, NewDelivery, Session, Store, StoreError};
+use posthaste_store::{Accepted, Message, NewDelivery, Outbox, Session, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;

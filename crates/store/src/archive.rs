@@ -1,0 +1,81 @@
+//! What is kept of messages and deliveries, for whoever looks them up, and how it is let go in the end.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+
+use crate::row::{
+    HistoryFilter, HistoryPage, Hour, ListOrder, Message, Name, NamedPage, Retained, Retention, RetentionStep, Session,
+    Shown, Tally, Waiting,
+};
+use crate::{JournalRow, StoreError};
+
+/// Shows what is kept. Readers wait for nobody; whatever was answered before they began, they see.
+pub trait Archive: Send + Sync + 'static {
+    /// A message with its payload, while it is kept.
+    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
+
+    /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
+    fn delivery(
+        &self,
+        id: DeliveryId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+
+    /// Deliveries of a message as a reader sees them at `now`, by id, from behind one. A page that is
+    /// not full is the last.
+    fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
+
+    /// An endpoint's deliveries that match, by id. A page may be short and still have a next: one
+    /// request looks at a bounded number of rows.
+    fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send;
+
+    /// A tenant's messages that have this name, by id.
+    fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send;
+
+    /// What happened to a tenant in these hours, the last one not included.
+    fn tallies(
+        &self,
+        tenant: TenantId,
+        since: Hour,
+        until: Hour,
+    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send;
+
+    /// How much is pending in a lane.
+    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send;
+
+    /// The journal's rows behind the `after`th, as many as `limit`.
+    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
+
+    /// Lets go of what was kept for long enough: one small step of a run, which says what the next one
+    /// is. What was pending all that time ends as dead; a payload that somebody needs stays.
+    fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> impl Future<Output = Result<Retained, StoreError>> + Send;
+}

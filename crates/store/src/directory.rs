@@ -1,0 +1,38 @@
+//! Where messages go: the endpoints of each tenant.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use posthaste_core::id::{EndpointId, TenantId};
+
+use crate::StoreError;
+use crate::row::{Acceptance, Endpoint, Idempotency, Session};
+
+/// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
+pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
+
+/// Remembers endpoints.
+pub trait Directory: Send + Sync + 'static {
+    /// Makes or changes an endpoint, unless this was done before under the same key.
+    fn put_endpoint(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send;
+
+    /// One endpoint.
+    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// A tenant's endpoints by id: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
+    /// more. Kept in memory, since every accept asks for them.
+    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// A tenant's endpoints by id, from behind one: for whoever walks all of them, however many.
+    fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+}

@@ -1,0 +1,84 @@
+//! [`Archive`] over SQLite: every look is a reader's, and retention the writer's in small steps.
+
+use std::sync::Arc;
+
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::LookupKey;
+use rusqlite::Connection;
+
+use super::{Sqlite, derived, journal, retention, show};
+use crate::journal::Entries;
+use crate::row::{
+    HistoryFilter, HistoryPage, Hour, ListOrder, Message, Name, NamedPage, RETENTION_STEP_MAX, Retained, Retention,
+    RetentionStep, Session, Shown, Tally, Waiting,
+};
+use crate::{Archive, JournalRow, StoreError};
+
+impl Archive for Sqlite {
+    async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+        self.readers.read(move |conn| show::message(conn, id)).await
+    }
+
+    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+        self.readers.read(move |conn| show::read(conn, id, now)).await
+    }
+
+    async fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Shown>, StoreError> {
+        self.readers.read(move |conn| show::of_message(conn, message, after, now, limit)).await
+    }
+
+    async fn history(
+        &self,
+        filter: HistoryFilter,
+        order: ListOrder,
+        after: Option<DeliveryId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<HistoryPage, StoreError> {
+        self.readers.read(move |conn| derived::history(conn, &filter, order, after, limit, now)).await
+    }
+
+    async fn named(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<NamedPage, StoreError> {
+        let hidden = name.hide(&self.lookup, tenant);
+        self.readers.read(move |conn| derived::named(conn, hidden, order, after, limit)).await
+    }
+
+    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+        self.readers.read(move |conn| derived::tallies(conn, tenant, since, until)).await
+    }
+
+    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+        self.readers.read(move |conn| derived::waiting(conn, lane)).await
+    }
+
+    async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
+        self.readers.read(move |conn| journal::read(conn, after, limit)).await
+    }
+
+    async fn retain(
+        &self,
+        session: Session,
+        retention: Retention,
+        now: Timestamp,
+        step: RetentionStep,
+    ) -> Result<Retained, StoreError> {
+        let lookup = LookupKey::from_bytes(self.lookup_key);
+        let asked = retention::Asked { retention, now, step };
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &lookup, asked, entries);
+        self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
+    }
+}

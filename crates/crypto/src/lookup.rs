@@ -6,6 +6,7 @@ use std::fmt;
 use aws_lc_rs::hmac;
 
 use crate::digest::{Digest, bytes};
+use crate::secret::SecretKey;
 
 /// What names are hashed with: made once for the life of a store. Prints as `LookupKey(hidden)`.
 #[derive(Clone)]
@@ -15,6 +16,10 @@ impl LookupKey {
     /// The key of a store.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    }
+
+    pub(crate) fn from_secret(secret: &SecretKey) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose()))
     }
 
     /// The hash of a name. `of` says what it is a name of, so that equal names of different things

@@ -14,7 +14,7 @@ use std::fmt;
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey, UnboundCipherKey};
 use zeroize::Zeroizing;
 
-use crate::random;
+use crate::{base32, random};
 
 /// Writers, sequence numbers and times above these do not fit an id.
 pub const WRITER_MAX: u32 = (1 << 24) - 1;
@@ -23,16 +23,10 @@ pub const SEQ_MAX: u64 = (1 << 40) - 1;
 /// See [`WRITER_MAX`]. The year 10889.
 pub const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
-/// Crockford's digits: no `i`, `l`, `o` or `u`, so that nothing is misread.
-const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-const DIGIT_COUNT: usize = 36;
 const TIME_BYTES: usize = 6;
 const BLOCK_BYTES: usize = 16;
 const VALUE_BYTES: usize = TIME_BYTES + BLOCK_BYTES;
-/// 36 digits hold 180 bits, 4 more than there are: the first digit is 0 or 1.
-const PADDING_BITS: u32 = 4;
-
-const _: () = assert!(VALUE_BYTES * 8 + PADDING_BITS as usize == DIGIT_COUNT * 5);
+const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 
 /// What an id names. The numbers are inside every id ever given out: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,14 +124,14 @@ impl IdKey {
         let prefix = kind.prefix();
         let mut text = String::with_capacity(prefix.len() + DIGIT_COUNT);
         text.push_str(prefix);
-        push_digits(&value, &mut text);
+        base32::push(&value, &mut text);
         text
     }
 
     /// What an id says; `None` for anything this key did not make.
     pub fn open(&self, text: &str) -> Option<Opened> {
         let (kind, digits) = Kind::ALL.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
-        let mut value = parse_digits(digits.as_bytes())?;
+        let mut value: [u8; VALUE_BYTES] = base32::parse(digits)?;
         let (open_time, block) = value.split_at_mut(TIME_BYTES);
         self.open.decrypt(block, DecryptionContext::None).expect("a whole block");
 
@@ -155,56 +149,6 @@ impl fmt::Debug for IdKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("IdKey(hidden)")
     }
-}
-
-fn push_digits(value: &[u8; VALUE_BYTES], text: &mut String) {
-    let mut bits: u32 = 0;
-    let mut held = PADDING_BITS;
-    for byte in value {
-        bits = bits << 8 | u32::from(*byte);
-        held += 8;
-        while held >= 5 {
-            held -= 5;
-            text.push(char::from(DIGITS[(bits >> held & 31) as usize]));
-        }
-    }
-}
-
-/// The value of exactly 36 digits whose padding is zero.
-fn parse_digits(digits: &[u8]) -> Option<[u8; VALUE_BYTES]> {
-    let digits: &[u8; DIGIT_COUNT] = digits.try_into().ok()?;
-    let first = digit_value(digits[0])?;
-    if first > 1 {
-        return None;
-    }
-    let mut value = [0; VALUE_BYTES];
-    let mut filled = 0;
-    let mut bits = u32::from(first);
-    let mut held = 5 - PADDING_BITS;
-    for digit in &digits[1..] {
-        bits = bits << 5 | u32::from(digit_value(*digit)?);
-        held += 5;
-        if held >= 8 {
-            held -= 8;
-            value[filled] = (bits >> held).to_le_bytes()[0];
-            filled += 1;
-        }
-    }
-    Some(value)
-}
-
-fn digit_value(digit: u8) -> Option<u8> {
-    const NONE: u8 = u8::MAX;
-    const VALUES: [u8; 256] = {
-        let mut values = [NONE; 256];
-        let mut value: u8 = 0;
-        while (value as usize) < DIGITS.len() {
-            values[DIGITS[value as usize] as usize] = value;
-            value += 1;
-        }
-        values
-    };
-    Some(VALUES[usize::from(digit)]).filter(|value| *value != NONE)
 }
 
 fn number(big_endian: &[u8]) -> u64 {

@@ -1,0 +1,433 @@
+//! API keys: `ph_op_` or `ph_tn_` and 256 random bits in 52 digits of base 32. A store keeps a keyed
+//! hash of the whole, and the first digits, by which it is found and people tell their keys apart.
+//!
+//! Whoever checks a key hashes it first and looks it up then: a key that is not there costs as much
+//! as one that is.
+//!
+//! ```
+//! use posthaste_crypto::api_key::{ApiKey, Denied, KeyClass, Scope, Scopes};
+//! use posthaste_crypto::keyring::{KeyId, StoreKey};
+//!
+//! let hasher = StoreKey::generate(KeyId(1)).api_keys();
+//! let key = ApiKey::generate(KeyClass::Tenant);
+//! let kept = hasher.keep(&key, Scopes::of(&[Scope::Send, Scope::Read]), Some(9_000))?;
+//!
+//! let presented = ApiKey::parse(key.reveal())?;
+//! let hash = hasher.hash(&presented);
+//! assert_eq!(kept.admits(&hash, Scope::Send, 8_999), Ok(()));
+//! assert_eq!(kept.admits(&hash, Scope::Secrets, 8_999), Err(Denied::ScopeMissing(Scope::Secrets)));
+//! assert_eq!(kept.admits(&hash, Scope::Send, 9_000), Err(Denied::Expired));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+
+use aws_lc_rs::hmac;
+
+use crate::base32;
+use crate::digest::{Digest, bytes};
+use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
+
+/// Whose key it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyClass {
+    /// Sees everything.
+    Operator,
+    /// Sees its tenant.
+    Tenant,
+}
+
+impl KeyClass {
+    const ALL: [Self; 2] = [Self::Operator, Self::Tenant];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Operator => "ph_op_",
+            Self::Tenant => "ph_tn_",
+        }
+    }
+
+    /// The most its keys may do.
+    pub const fn scopes(self) -> Scopes {
+        match self {
+            Self::Operator => Scopes::ALL,
+            Self::Tenant => Scopes(Scopes::ALL.0 & !Scope::Operate.bit()),
+        }
+    }
+}
+
+/// One thing a key may do. The numbers are kept: they never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Scope {
+    /// Send messages.
+    Send = 0,
+    /// Read whatever needs no other scope.
+    Read = 1,
+    /// Change endpoints, policies and settings.
+    Manage = 2,
+    /// Retry, replay, cancel.
+    Replay = 3,
+    /// See and rotate secrets, credentials and keys.
+    Secrets = 4,
+    /// Unsubscribe, erase, export, read payloads.
+    Privacy = 5,
+    /// Run the server: operator keys alone.
+    Operate = 6,
+}
+
+impl Scope {
+    /// Every scope there is.
+    pub const ALL: [Self; 7] =
+        [Self::Send, Self::Read, Self::Manage, Self::Replay, Self::Secrets, Self::Privacy, Self::Operate];
+
+    /// Its name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Read => "read",
+            Self::Manage => "manage",
+            Self::Replay => "replay",
+            Self::Secrets => "secrets",
+            Self::Privacy => "privacy",
+            Self::Operate => "operate",
+        }
+    }
+
+    /// The scope of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    const ALL: Self = {
+        let mut all = 0;
+        let mut at = 0;
+        while at < Scope::ALL.len() {
+            all |= Scope::ALL[at].bit();
+            at += 1;
+        }
+        Self(all)
+    };
+
+    /// Exactly these.
+    pub fn of(scopes: &[Scope]) -> Self {
+        Self(scopes.iter().fold(0, |all, scope| all | scope.bit()))
+    }
+
+    /// Scopes as they were kept; `None` if one of them is none of ours.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        if bits & !Self::ALL.0 == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// The scopes as they are kept.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether this is one of them.
+    pub const fn contains(self, scope: Scope) -> bool {
+        self.0 & scope.bit() != 0
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Scope> {
+        Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
+    }
+
+    /// The first that the other does not have.
+    fn beyond(self, other: Self) -> Option<Scope> {
+        self.iter().find(|scope| !other.contains(*scope))
+    }
+}
+
+/// What was presented is no API key. Never says what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no API key; send `ph_tn_` or `ph_op_` and 52 characters, as it was shown when it was made")]
+pub struct BadApiKey;
+
+/// A key of this class cannot have that scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("scope {0} is for operator keys alone; leave it out")]
+pub struct ScopeNotAllowed(pub Scope);
+
+/// An API key in the open: as it was just made, or as a caller presents it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    class: KeyClass,
+    text: SecretText,
+}
+
+/// So many digits are public: enough to tell keys apart, and 216 bits stay secret.
+const PUBLIC_DIGITS: usize = 8;
+const PREFIX_BYTES: usize = KeyClass::Tenant.prefix().len();
+const _: () = assert!(PREFIX_BYTES == KeyClass::Operator.prefix().len());
+const TEXT_BYTES: usize = PREFIX_BYTES + base32::digits(KEY_BYTES);
+
+impl ApiKey {
+    /// A new one.
+    pub fn generate(class: KeyClass) -> Self {
+        let mut text = String::with_capacity(TEXT_BYTES);
+        text.push_str(class.prefix());
+        base32::push(SecretKey::generate().expose(), &mut text);
+        Self { class, text: text.into() }
+    }
+
+    /// A key as a caller presents it.
+    pub fn parse(text: &str) -> Result<Self, BadApiKey> {
+        let known = |class: KeyClass| Some((class, text.strip_prefix(class.prefix())?));
+        let (class, digits) = KeyClass::ALL.into_iter().find_map(known).ok_or(BadApiKey)?;
+        let mut value = base32::parse::<KEY_BYTES>(digits).ok_or(BadApiKey)?;
+        zeroize::Zeroize::zeroize(&mut value);
+        Ok(Self { class, text: text.to_owned().into() })
+    }
+
+    /// Whose it is.
+    pub const fn class(&self) -> KeyClass {
+        self.class
+    }
+
+    /// The part that is no secret.
+    pub fn public_prefix(&self) -> &str {
+        &self.text.expose()[..PREFIX_BYTES + PUBLIC_DIGITS]
+    }
+
+    /// The whole key, as its owner is shown it once.
+    pub fn reveal(&self) -> &str {
+        self.text.expose()
+    }
+}
+
+/// A key's hash. Compared in a time that does not tell where two differ.
+#[derive(Clone, Copy)]
+pub struct ApiKeyHash(Digest);
+
+impl ApiKeyHash {
+    /// A hash as it was kept.
+    pub const fn from_bytes(bytes: Digest) -> Self {
+        Self(bytes)
+    }
+
+    /// The hash as it is kept.
+    pub const fn to_bytes(self) -> Digest {
+        self.0
+    }
+}
+
+impl PartialEq for ApiKeyHash {
+    fn eq(&self, other: &Self) -> bool {
+        same(&self.0, &other.0)
+    }
+}
+
+impl Eq for ApiKeyHash {}
+
+impl fmt::Debug for ApiKeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKeyHash(..)")
+    }
+}
+
+/// Hashes API keys, so that whoever reads the store can neither use nor test one.
+pub struct ApiKeyHasher(hmac::Key);
+
+impl ApiKeyHasher {
+    pub(crate) fn new(secret: &SecretKey) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose()))
+    }
+
+    /// The key's hash.
+    pub fn hash(&self, key: &ApiKey) -> ApiKeyHash {
+        ApiKeyHash(bytes(hmac::sign(&self.0, key.text.expose().as_bytes()).as_ref()))
+    }
+
+    /// What is kept of a new key. It ends at `expires_ms`; `None` means never.
+    pub fn keep(&self, key: &ApiKey, scopes: Scopes, expires_ms: Option<i64>) -> Result<KeptApiKey, ScopeNotAllowed> {
+        if let Some(scope) = scopes.beyond(key.class.scopes()) {
+            return Err(ScopeNotAllowed(scope));
+        }
+        Ok(KeptApiKey {
+            class: key.class,
+            public_prefix: key.public_prefix().to_owned(),
+            hash: self.hash(key),
+            scopes,
+            expires_ms,
+        })
+    }
+}
+
+impl fmt::Debug for ApiKeyHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKeyHasher(..)")
+    }
+}
+
+/// Why a key does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It is another key.
+    #[error("the key is not known")]
+    Wrong,
+    /// Its time is over.
+    #[error("the key has expired; make a new one")]
+    Expired,
+    /// It may do other things.
+    #[error("the key lacks the scope {0}; use one that has it")]
+    ScopeMissing(Scope),
+}
+
+/// What is kept of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptApiKey {
+    /// Whose it is.
+    pub class: KeyClass,
+    /// What it begins with: found by this, shown in lists.
+    pub public_prefix: String,
+    /// Its hash.
+    pub hash: ApiKeyHash,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// When it ends.
+    pub expires_ms: Option<i64>,
+}
+
+impl KeptApiKey {
+    /// Whether the key of this hash may do this now. Says why not only to who has the key.
+    pub fn admits(&self, hash: &ApiKeyHash, scope: Scope, now_ms: i64) -> Result<(), Denied> {
+        if self.hash != *hash {
+            Err(Denied::Wrong)
+        } else if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
+            Err(Denied::Expired)
+        } else if !self.scopes.contains(scope) || !self.class.scopes().contains(scope) {
+            Err(Denied::ScopeMissing(scope))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hasher() -> ApiKeyHasher {
+        ApiKeyHasher::new(&SecretKey::from_bytes(&[5; 32]))
+    }
+
+    #[test]
+    fn a_key_has_58_characters_no_dot_and_a_public_beginning() {
+        for (class, prefix) in [(KeyClass::Operator, "ph_op_"), (KeyClass::Tenant, "ph_tn_")] {
+            let key = ApiKey::generate(class);
+            assert!(key.reveal().starts_with(prefix));
+            assert_eq!(key.reveal().len(), 58);
+            assert!(key.reveal()[6..].bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()));
+            assert_eq!(key.public_prefix(), &key.reveal()[..14]);
+            assert_eq!(ApiKey::parse(key.reveal()), Ok(key));
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let key = ApiKey::generate(KeyClass::Tenant);
+        let text = key.reveal();
+        let wrong = [
+            "",
+            "ph_tn_",
+            &text[6..],
+            &text[..57],
+            &format!("{text}0"),
+            &format!(" {text}"),
+            &format!("ph_xx_{}", &text[6..]),
+            &text.to_uppercase(),
+            // The same numeral but for a bit of padding.
+            &format!("ph_tn_2{}", &text[7..]),
+            &format!("ph_tn_{}u", &text[6..57]),
+        ];
+        for text in wrong {
+            assert_eq!(ApiKey::parse(text), Err(BadApiKey), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_admits_its_own_hash_until_it_expires() {
+        let (key, other) = (ApiKey::generate(KeyClass::Tenant), ApiKey::generate(KeyClass::Tenant));
+        let kept = hasher().keep(&key, Scopes::of(&[Scope::Read]), Some(10)).expect("a tenant may read");
+        let hash = ApiKeyHash::from_bytes(hasher().hash(&key).to_bytes());
+        assert_eq!(kept.admits(&hash, Scope::Read, 9), Ok(()));
+        assert_eq!(kept.admits(&hash, Scope::Read, 10), Err(Denied::Expired));
+        assert_eq!(kept.admits(&hash, Scope::Send, 9), Err(Denied::ScopeMissing(Scope::Send)));
+        assert_eq!(kept.admits(&hasher().hash(&other), Scope::Read, 9), Err(Denied::Wrong));
+        let for_ever = hasher().keep(&key, Scopes::of(&[Scope::Read]), None).expect("a tenant may read");
+        assert_eq!(for_ever.admits(&hash, Scope::Read, i64::MAX), Ok(()));
+    }
+
+    #[test]
+    fn a_key_hashes_otherwise_in_another_installation() {
+        let key = ApiKey::generate(KeyClass::Tenant);
+        let elsewhere = ApiKeyHasher::new(&SecretKey::from_bytes(&[6; 32]));
+        assert!(hasher().hash(&key) != elsewhere.hash(&key));
+    }
+
+    #[test]
+    fn a_tenants_key_never_operates() {
+        let key = ApiKey::generate(KeyClass::Tenant);
+        let asked = Scopes::of(&[Scope::Send, Scope::Operate]);
+        assert_eq!(hasher().keep(&key, asked, None), Err(ScopeNotAllowed(Scope::Operate)));
+        // Not even if the row says so.
+        let kept = KeptApiKey {
+            class: KeyClass::Tenant,
+            public_prefix: key.public_prefix().to_owned(),
+            hash: hasher().hash(&key),
+            scopes: asked,
+            expires_ms: None,
+        };
+        assert_eq!(kept.admits(&kept.hash, Scope::Operate, 0), Err(Denied::ScopeMissing(Scope::Operate)));
+        let operator = ApiKey::generate(KeyClass::Operator);
+        let all = hasher().keep(&operator, Scopes::of(&Scope::ALL), None).expect("an operator may do everything");
+        assert!(Scope::ALL.iter().all(|scope| all.admits(&all.hash, *scope, 0).is_ok()));
+    }
+
+    #[test]
+    fn scopes_are_kept_as_bits_and_read_by_name() {
+        for (at, scope) in Scope::ALL.into_iter().enumerate() {
+            assert_eq!(Scopes::of(&[scope]).bits(), 1 << at);
+            assert_eq!(Scope::named(scope.name()), Some(scope));
+        }
+        assert_eq!(Scope::named("admin"), None);
+        assert_eq!(Scopes::from_bits(0x80), None);
+        assert_eq!(Scopes::from_bits(0x7f), Some(Scopes::of(&Scope::ALL)));
+    }
+
+    #[test]
+    fn printed_keys_and_hashes_show_nothing() {
+        let key = ApiKey::generate(KeyClass::Tenant);
+        assert_eq!(format!("{key:?}"), "ApiKey { class: Tenant, text: Secret(..) }");
+        assert_eq!(format!("{:?}", hasher().hash(&key)), "ApiKeyHash(..)");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_is_a_key_or_is_refused(text in "\\PC*|ph_(op|tn)_[01][0-9a-z]{51}") {
+            if let Ok(key) = ApiKey::parse(&text) {
+                prop_assert_eq!(key.reveal(), text);
+            }
+        }
+    }
+}

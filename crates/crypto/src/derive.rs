@@ -1,0 +1,133 @@
+//! Which key does what: every key in use is derived from a kept one for one purpose, by a label that
+//! stands here and nowhere else.
+//!
+//! HKDF with SHA-256. Invariant: no two purposes have the same label, so that what is made for one
+//! says nothing about another and is not taken for it.
+
+use aws_lc_rs::hkdf;
+
+use crate::secret::{KEY_BYTES, SecretKey};
+
+/// What a derived key is for. The labels are in everything ever kept: they never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A master key's id and check value.
+    MasterCheck,
+    /// Wraps the store's key and the tenants'.
+    MasterWrap,
+    /// Seals what belongs to no tenant.
+    StoreSeal,
+    /// Hides names that are looked up.
+    Lookup,
+    /// Hides idempotency keys and what was asked with them.
+    Idempotency,
+    /// Hides who was erased.
+    Erasure,
+    /// Authenticates rows of deliveries.
+    RowMac,
+    /// Authenticates tokens.
+    TokenMac,
+    /// Hides what is in tokens.
+    TokenHide,
+    /// Hashes API keys.
+    ApiKey,
+    /// Signs checkpoints.
+    Checkpoint,
+    /// Seals a tenant's values.
+    TenantSeal,
+    /// Wraps the keys of a tenant's subjects.
+    TenantWrap,
+    /// Seals a subject's values.
+    SubjectSeal,
+}
+
+impl Purpose {
+    #[cfg(test)]
+    const ALL: [Self; 14] = [
+        Self::MasterCheck,
+        Self::MasterWrap,
+        Self::StoreSeal,
+        Self::Lookup,
+        Self::Idempotency,
+        Self::Erasure,
+        Self::RowMac,
+        Self::TokenMac,
+        Self::TokenHide,
+        Self::ApiKey,
+        Self::Checkpoint,
+        Self::TenantSeal,
+        Self::TenantWrap,
+        Self::SubjectSeal,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::MasterCheck => "master check",
+            Self::MasterWrap => "master wrap",
+            Self::StoreSeal => "store seal",
+            Self::Lookup => "store lookup",
+            Self::Idempotency => "store idempotency",
+            Self::Erasure => "store erasure",
+            Self::RowMac => "store row mac",
+            Self::TokenMac => "store token mac",
+            Self::TokenHide => "store token hide",
+            Self::ApiKey => "store api key",
+            Self::Checkpoint => "store checkpoint",
+            Self::TenantSeal => "tenant seal",
+            Self::TenantWrap => "tenant wrap",
+            Self::SubjectSeal => "subject seal",
+        }
+    }
+}
+
+/// Not a secret: it keeps our keys apart from those another program derives.
+const SALT: &[u8] = b"posthaste keys, version 1";
+
+/// The key for a purpose.
+pub(crate) fn derive(from: &SecretKey, purpose: Purpose) -> SecretKey {
+    let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(from.expose());
+    SecretKey::filled(|key| {
+        extracted
+            .expand(&[purpose.label().as_bytes()], Length)
+            .and_then(|derived| derived.fill(key))
+            .expect("SHA-256 expands to 32 bytes");
+    })
+}
+
+/// The provider asks for the length as a type.
+struct Length;
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        KEY_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use aws_lc_rs::hmac;
+
+    use super::*;
+
+    #[test]
+    fn every_purpose_has_a_key_of_its_own() {
+        let secret = SecretKey::generate();
+        let keys: BTreeSet<_> = Purpose::ALL.iter().map(|purpose| *derive(&secret, *purpose).expose()).collect();
+        assert_eq!(keys.len(), Purpose::ALL.len());
+        assert!(!keys.contains(secret.expose()));
+    }
+
+    /// HKDF as RFC 5869 composes it from HMAC, for one block.
+    #[test]
+    fn a_key_is_derived_as_the_standard_says() {
+        let sign = |key: &[u8], parts: &[&[u8]]| {
+            hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &parts.concat()).as_ref().to_vec()
+        };
+        let extracted = sign(b"posthaste keys, version 1", &[&[7; 32]]);
+        let expected = sign(&extracted, &[b"store row mac", &[1]]);
+        let derived = derive(&SecretKey::from_bytes(&[7; 32]), Purpose::RowMac);
+        assert_eq!(derived.expose().as_slice(), expected);
+    }
+}

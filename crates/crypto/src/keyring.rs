@@ -1,0 +1,388 @@
+//! The keys that are kept, wrapped, in the store: its own, the tenants', their subjects'.
+//!
+//! ```text
+//! master key ──wraps──> the store's key ──> hides names, authenticates rows, tokens, API keys
+//!     │                                     and checkpoints, seals what is no tenant's
+//!     └───────wraps──> a tenant's key ──> seals the tenant's values
+//!                          └──wraps──> a subject's key ──> seals what is about that subject
+//! ```
+//!
+//! None of them is derived from another: a key that was destroyed cannot be made again, which is
+//! what an erasure rests on. The store's key is not the master key so that names, tokens and
+//! checkpoints outlive a rotation. What is derived for which use says `derive.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::api_key::ApiKeyHasher;
+use crate::checkpoint::CheckpointKey;
+use crate::derive::{Purpose, derive};
+use crate::digest::Digest;
+use crate::lookup::LookupKey;
+use crate::row_mac::RowMacKey;
+use crate::seal::{self, Cipher, NotOpened, OVERHEAD_BYTES, SealingKey};
+use crate::secret::{KEY_BYTES, SecretKey};
+use crate::spot::Whose;
+use crate::token::TokenKey;
+
+/// A kept key's number, given by the store: it stands in everything the key sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub u32);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The store's own key.
+///
+/// ```
+/// use posthaste_crypto::keyring::{KeyId, StoreKey};
+/// use posthaste_crypto::master::{MasterKey, Masters};
+///
+/// let masters = Masters::new(MasterKey::generate());
+/// let made = StoreKey::generate(KeyId(1));
+/// let kept = masters.wrap_store(&made);
+/// // After a restart:
+/// let key = masters.unwrap_store(KeyId(1), &kept)?;
+/// assert_eq!(key.lookups().hash("subject", 1, b"user-42"), made.lookups().hash("subject", 1, b"user-42"));
+/// # Ok::<(), posthaste_crypto::master::NotUnwrapped>(())
+/// ```
+pub struct StoreKey {
+    id: KeyId,
+    secret: SecretKey,
+}
+
+impl StoreKey {
+    /// A new one.
+    pub fn generate(id: KeyId) -> Self {
+        Self::from_secret(id, SecretKey::generate())
+    }
+
+    pub(crate) const fn from_secret(id: KeyId, secret: SecretKey) -> Self {
+        Self { id, secret }
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> KeyId {
+        self.id
+    }
+
+    pub(crate) const fn secret(&self) -> &SecretKey {
+        &self.secret
+    }
+
+    /// Seals what belongs to no tenant.
+    pub fn sealing(&self) -> Arc<SealingKey> {
+        Arc::new(SealingKey::new(self.id, Whose::Store, &self.derived(Purpose::StoreSeal)))
+    }
+
+    /// Hides names that are looked up.
+    pub fn lookups(&self) -> LookupKey {
+        LookupKey::from_secret(&self.derived(Purpose::Lookup))
+    }
+
+    /// Hides idempotency keys and what was asked with them.
+    pub fn idempotency(&self) -> LookupKey {
+        LookupKey::from_secret(&self.derived(Purpose::Idempotency))
+    }
+
+    /// Hides who was erased, in the list that is kept beside backups.
+    pub fn erasures(&self) -> LookupKey {
+        LookupKey::from_secret(&self.derived(Purpose::Erasure))
+    }
+
+    /// Authenticates rows of deliveries.
+    pub fn row_macs(&self) -> RowMacKey {
+        RowMacKey::new(self.id, &self.derived(Purpose::RowMac))
+    }
+
+    /// Makes receipt and one-click tokens.
+    pub fn tokens(&self) -> TokenKey {
+        TokenKey::new(self.id, &self.derived(Purpose::TokenMac), &self.derived(Purpose::TokenHide))
+    }
+
+    /// Hashes API keys.
+    pub fn api_keys(&self) -> ApiKeyHasher {
+        ApiKeyHasher::new(&self.derived(Purpose::ApiKey))
+    }
+
+    /// Signs checkpoints of the journal.
+    pub fn checkpoints(&self) -> CheckpointKey {
+        CheckpointKey::from_seed(&self.derived(Purpose::Checkpoint))
+    }
+
+    fn derived(&self, purpose: Purpose) -> SecretKey {
+        derive(&self.secret, purpose)
+    }
+}
+
+/// A tenant's key. To destroy it, and every copy of its wrapped form, is to erase the tenant.
+pub struct TenantKey {
+    tenant: u64,
+    secret: SecretKey,
+    sealing: Arc<SealingKey>,
+    wrap: Cipher,
+}
+
+impl TenantKey {
+    /// A new one.
+    pub fn generate(id: KeyId, tenant: u64) -> Self {
+        Self::from_secret(id, tenant, SecretKey::generate())
+    }
+
+    pub(crate) fn from_secret(id: KeyId, tenant: u64, secret: SecretKey) -> Self {
+        let sealing = SealingKey::new(id, Whose::Tenant(tenant), &derive(&secret, Purpose::TenantSeal));
+        let wrap = Cipher::new(&derive(&secret, Purpose::TenantWrap));
+        Self { tenant, secret, sealing: Arc::new(sealing), wrap }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> KeyId {
+        self.sealing.id()
+    }
+
+    /// Whose it is.
+    pub const fn tenant(&self) -> u64 {
+        self.tenant
+    }
+
+    pub(crate) const fn secret(&self) -> &SecretKey {
+        &self.secret
+    }
+
+    /// Seals the tenant's values, and opens them.
+    pub const fn sealing(&self) -> &Arc<SealingKey> {
+        &self.sealing
+    }
+
+    /// A new key for a subject, whom a keyed hash names, and the form it is kept in.
+    ///
+    /// ```
+    /// use posthaste_crypto::keyring::{KeyId, TenantKey};
+    /// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+    ///
+    /// let tenant = TenantKey::generate(KeyId(4), 1);
+    /// let hidden = [7; 32];
+    /// let (key, kept) = tenant.new_subject_key(KeyId(5), &hidden);
+    /// let spot = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
+    /// let sealed = key.seal(&spot, b"about user-42");
+    /// // After a restart, as long as `kept` is there:
+    /// let key = tenant.unwrap_subject_key(KeyId(5), &hidden, &kept)?;
+    /// assert_eq!(key.open(&spot, &sealed)?, b"about user-42");
+    /// # Ok::<(), posthaste_crypto::seal::NotOpened>(())
+    /// ```
+    pub fn new_subject_key(&self, id: KeyId, subject: &Digest) -> (Arc<SealingKey>, TenantWrapped) {
+        let secret = SecretKey::generate();
+        let bound = Wrapped::Subject(self.tenant, subject).bound(id, self.id().0);
+        let wrapped = TenantWrapped::of(self.wrap.seal(self.id().0, &bound, secret.expose()));
+        (self.subject_key(id, &secret), wrapped)
+    }
+
+    /// A subject's key as it was kept.
+    pub fn unwrap_subject_key(
+        &self,
+        id: KeyId,
+        subject: &Digest,
+        wrapped: &TenantWrapped,
+    ) -> Result<Arc<SealingKey>, NotOpened> {
+        let parts = seal::parse(wrapped.as_bytes())?;
+        if parts.by != self.id().0 {
+            return Err(NotOpened::KeyNeeded(KeyId(parts.by)));
+        }
+        let bound = Wrapped::Subject(self.tenant, subject).bound(id, self.id().0);
+        let opened = Zeroizing::new(self.wrap.open(&bound, &parts).ok_or(NotOpened::Refused(self.id()))?);
+        let bytes = opened.as_slice().try_into().map_err(|_| NotOpened::Refused(self.id()))?;
+        Ok(self.subject_key(id, &SecretKey::from_bytes(bytes)))
+    }
+
+    fn subject_key(&self, id: KeyId, secret: &SecretKey) -> Arc<SealingKey> {
+        Arc::new(SealingKey::new(id, Whose::Tenant(self.tenant), &derive(secret, Purpose::SubjectSeal)))
+    }
+}
+
+/// How long every wrapped key is.
+pub const WRAPPED_BYTES: usize = KEY_BYTES + OVERHEAD_BYTES;
+
+/// The store's key or a tenant's, wrapped by a master key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MasterWrapped([u8; WRAPPED_BYTES]);
+
+impl MasterWrapped {
+    /// A wrapped key as it was kept.
+    pub const fn from_bytes(bytes: [u8; WRAPPED_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The wrapped key as it is kept.
+    pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
+        &self.0
+    }
+
+    pub(crate) fn of(sealed: Vec<u8>) -> Self {
+        Self(sealed.try_into().expect("a key has 32 bytes"))
+    }
+
+    pub(crate) fn by_number(&self) -> u32 {
+        number_of(&self.0)
+    }
+}
+
+/// A subject's key, wrapped by its tenant's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantWrapped([u8; WRAPPED_BYTES]);
+
+impl TenantWrapped {
+    /// A wrapped key as it was kept.
+    pub const fn from_bytes(bytes: [u8; WRAPPED_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The wrapped key as it is kept.
+    pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
+        &self.0
+    }
+
+    /// The tenant's key it is wrapped by.
+    pub fn by(&self) -> KeyId {
+        KeyId(number_of(&self.0))
+    }
+
+    fn of(sealed: Vec<u8>) -> Self {
+        Self(sealed.try_into().expect("a key has 32 bytes"))
+    }
+}
+
+/// The number of the key that wrapped it, whatever its version.
+fn number_of(wrapped: &[u8; WRAPPED_BYTES]) -> u32 {
+    u32::from_be_bytes(*wrapped[1..].first_chunk().expect("the number comes after the version"))
+}
+
+/// Which key is wrapped.
+#[derive(Clone, Copy)]
+pub(crate) enum Wrapped<'a> {
+    /// The store's own.
+    Store,
+    /// A tenant's.
+    Tenant(u64),
+    /// The key of a tenant's subject, whom a keyed hash names.
+    Subject(u64, &'a Digest),
+}
+
+impl From<Whose> for Wrapped<'_> {
+    fn from(whose: Whose) -> Self {
+        match whose {
+            Whose::Store => Self::Store,
+            Whose::Tenant(tenant) => Self::Tenant(tenant),
+        }
+    }
+}
+
+const BOUND_BYTES: usize = 1 + 4 + 4 + 1 + 8 + 32;
+
+impl Wrapped<'_> {
+    /// What is authenticated beside a wrapped key: which it is, whose, and what it is wrapped by.
+    pub(crate) fn bound(self, id: KeyId, by: u32) -> [u8; BOUND_BYTES] {
+        let mut bytes = [0; BOUND_BYTES];
+        bytes[0] = seal::VERSION;
+        bytes[1..5].copy_from_slice(&by.to_be_bytes());
+        bytes[5..9].copy_from_slice(&id.0.to_be_bytes());
+        let (level, tenant) = match self {
+            Self::Store => (0, 0),
+            Self::Tenant(tenant) => (1, tenant),
+            Self::Subject(tenant, _) => (2, tenant),
+        };
+        bytes[9] = level;
+        bytes[10..18].copy_from_slice(&tenant.to_be_bytes());
+        if let Self::Subject(_, subject) = self {
+            bytes[18..].copy_from_slice(subject);
+        }
+        bytes
+    }
+}
+
+impl fmt::Debug for StoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreKey({}, ..)", self.id)
+    }
+}
+
+impl fmt::Debug for TenantKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TenantKey({} of tenant {}, ..)", self.id(), self.tenant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spot::{Field, Object, Spot};
+
+    const ALICE: Digest = [1; 32];
+    const BOB: Digest = [2; 32];
+
+    fn body() -> Spot {
+        Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(7))
+    }
+
+    #[test]
+    fn a_subjects_key_opens_what_it_sealed_and_the_tenants_key_does_not() {
+        let tenant = TenantKey::generate(KeyId(1), 1);
+        let (alice, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
+        let sealed = alice.seal(&body(), b"about alice");
+        let again = tenant.unwrap_subject_key(KeyId(2), &ALICE, &kept).expect("kept");
+        assert_eq!(again.open(&body(), &sealed).as_deref(), Ok(&b"about alice"[..]));
+        assert_eq!(tenant.sealing().open(&body(), &sealed), Err(NotOpened::KeyNeeded(KeyId(2))));
+    }
+
+    #[test]
+    fn a_subjects_key_cannot_be_put_in_the_place_of_anothers() {
+        let tenant = TenantKey::generate(KeyId(1), 1);
+        let (_, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
+        for (id, subject) in [(KeyId(2), BOB), (KeyId(3), ALICE)] {
+            let refused = tenant.unwrap_subject_key(id, &subject, &kept);
+            assert_eq!(refused.err(), Some(NotOpened::Refused(KeyId(1))));
+        }
+        let neighbour = TenantKey::generate(KeyId(1), 2);
+        assert!(neighbour.unwrap_subject_key(KeyId(2), &ALICE, &kept).is_err());
+        let next = TenantKey::generate(KeyId(9), 1);
+        let needed = next.unwrap_subject_key(KeyId(2), &ALICE, &kept).err();
+        assert_eq!(needed, Some(NotOpened::KeyNeeded(KeyId(1))));
+        assert_eq!(kept.by(), KeyId(1));
+    }
+
+    #[test]
+    fn an_altered_wrapped_key_is_refused_whichever_byte_it_was() {
+        let tenant = TenantKey::generate(KeyId(1), 1);
+        let (_, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
+        for at in 0..WRAPPED_BYTES {
+            let mut altered = *kept.as_bytes();
+            altered[at] ^= 0x10;
+            let altered = TenantWrapped::from_bytes(altered);
+            assert!(tenant.unwrap_subject_key(KeyId(2), &ALICE, &altered).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_for_one_use_says_nothing_about_another() {
+        let key = StoreKey::generate(KeyId(1));
+        let hashes = [key.lookups(), key.idempotency(), key.erasures()].map(|hide| hide.hash("subject", 1, b"user-42"));
+        assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);
+    }
+
+    #[test]
+    fn keys_are_shared_by_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<(StoreKey, TenantKey, SealingKey, seal::Opener, crate::master::Masters)>();
+        shared::<(LookupKey, RowMacKey, TokenKey, ApiKeyHasher, CheckpointKey)>();
+    }
+
+    #[test]
+    fn printed_keys_show_nothing() {
+        assert_eq!(format!("{:?}", StoreKey::generate(KeyId(1))), "StoreKey(1, ..)");
+        assert_eq!(format!("{:?}", TenantKey::generate(KeyId(4), 2)), "TenantKey(4 of tenant 2, ..)");
+    }
+}

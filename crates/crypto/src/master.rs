@@ -1,0 +1,445 @@
+//! Master keys: from outside the store, never in it. They wrap the store's key and the tenants', and
+//! nothing else; so to rotate one is to wrap those anew.
+//!
+//! A master key's id is a fingerprint of the key itself: a file, the environment or a command hands
+//! over bytes without a name. What the store keeps of it is a [`KeyCheck`], by which a wrong key is
+//! seen before anything is read.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use zeroize::Zeroizing;
+
+use crate::derive::{Purpose, derive};
+use crate::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, Wrapped};
+use crate::seal::{self, Cipher, NotOpened};
+use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
+use crate::spot::Whose;
+
+/// A master key's fingerprint. Reads as eight hexadecimal digits; tells nothing of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MasterKeyId(u32);
+
+impl fmt::Display for MasterKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// Why a text is not taken as a master key. Never says what the text was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMasterKey {
+    /// It cannot be decoded.
+    #[error("it is neither base64 nor 64 hexadecimal digits; make one with `openssl rand -base64 32`")]
+    NotText,
+    /// It can be decoded, to another length.
+    #[error("it has {bytes} bytes and must have 32; make one with `openssl rand -base64 32`")]
+    Length {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// It is an example, a pass phrase, or otherwise not random.
+    #[error("it is an example or a pass phrase, which others could guess; make one with `openssl rand -base64 32`")]
+    MadeUp,
+}
+
+/// The key given is not the one the data are sealed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data are sealed under master key {needed}, but master key {given} was given")]
+pub struct WrongMasterKey {
+    /// The one they are sealed under.
+    pub needed: MasterKeyId,
+    /// The one that was given.
+    pub given: MasterKeyId,
+}
+
+/// What a store keeps of its master key, to tell a wrong one at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyCheck([u8; Self::BYTES]);
+
+impl KeyCheck {
+    /// How long it is.
+    pub const BYTES: usize = 4 + 16;
+
+    /// A check as it was stored.
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The check as it is stored. No secret.
+    pub const fn to_bytes(self) -> [u8; Self::BYTES] {
+        self.0
+    }
+
+    /// The key it is of.
+    pub fn id(&self) -> MasterKeyId {
+        MasterKeyId(u32::from_be_bytes(*self.0.first_chunk().expect("it begins with the id")))
+    }
+
+    /// Whether this is the key.
+    pub fn verify(&self, given: &MasterKey) -> Result<(), WrongMasterKey> {
+        if same(&self.0, &given.check.0) {
+            Ok(())
+        } else {
+            Err(WrongMasterKey { needed: self.id(), given: given.id() })
+        }
+    }
+}
+
+/// Bytes in both of base64's alphabets, with padding or without.
+const ENGINES: [GeneralPurpose; 2] = {
+    let indifferent = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    [GeneralPurpose::new(&alphabet::STANDARD, indifferent), GeneralPurpose::new(&alphabet::URL_SAFE, indifferent)]
+};
+
+/// A master key. Prints as its id.
+pub struct MasterKey {
+    secret: SecretKey,
+    check: KeyCheck,
+    wrap: Cipher,
+}
+
+impl MasterKey {
+    /// A new one.
+    pub fn generate() -> Self {
+        Self::from_secret(SecretKey::generate())
+    }
+
+    /// A key as people and files hand it over: base64 or hexadecimal digits of 32 random bytes.
+    ///
+    /// ```
+    /// use posthaste_crypto::master::{BadMasterKey, MasterKey};
+    ///
+    /// let written = MasterKey::generate().reveal();
+    /// assert!(MasterKey::parse(written.expose()).is_ok());
+    /// // An example from a page of documentation is refused.
+    /// let example = MasterKey::parse("ZXhhbXBsZSBvZiBhIGtleSwgbmV2ZXIgdXNlIGl0ISE=");
+    /// assert_eq!(example.err(), Some(BadMasterKey::MadeUp));
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, BadMasterKey> {
+        let text = text.trim();
+        let bytes = decode(text).ok_or(BadMasterKey::NotText)?;
+        let key = bytes.as_slice().try_into().map_err(|_| BadMasterKey::Length { bytes: bytes.len() })?;
+        if made_up(key) { Err(BadMasterKey::MadeUp) } else { Ok(Self::from_secret(SecretKey::from_bytes(key))) }
+    }
+
+    /// The key in the open, as it is written to its file: base64.
+    pub fn reveal(&self) -> SecretText {
+        // Room for all of it at once: a string that grows leaves copies of itself behind.
+        let mut text = String::with_capacity(KEY_BYTES.div_ceil(3) * 4);
+        STANDARD.encode_string(self.secret.expose(), &mut text);
+        text.into()
+    }
+
+    fn from_secret(secret: SecretKey) -> Self {
+        let derived = derive(&secret, Purpose::MasterCheck);
+        let check = KeyCheck(*derived.expose().first_chunk().expect("a key is longer"));
+        let wrap = Cipher::new(&derive(&secret, Purpose::MasterWrap));
+        Self { secret, check, wrap }
+    }
+
+    /// Its fingerprint.
+    pub fn id(&self) -> MasterKeyId {
+        self.check.id()
+    }
+
+    /// What a store keeps to know it again.
+    pub const fn check(&self) -> KeyCheck {
+        self.check
+    }
+
+    fn wrap(&self, whose: Whose, id: KeyId, secret: &SecretKey) -> MasterWrapped {
+        let bound = Wrapped::from(whose).bound(id, self.id().0);
+        MasterWrapped::of(self.wrap.seal(self.id().0, &bound, secret.expose()))
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({}, ..)", self.id())
+    }
+}
+
+/// Why a wrapped key was not unwrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotUnwrapped {
+    /// It is wrapped by a master key that is not at hand.
+    #[error("the key is wrapped by master key {needed}, but master key {given} was given")]
+    MasterNeeded {
+        /// The one it is wrapped by.
+        needed: MasterKeyId,
+        /// The newest that was given.
+        given: MasterKeyId,
+    },
+    /// It was altered, or belongs to somebody else.
+    #[error("the key wrapped by master key {0} was altered, or moved here from elsewhere")]
+    Refused(MasterKeyId),
+    /// It is of a version this program does not know.
+    #[error("this is no wrapped key, or one of a newer program")]
+    Unknown,
+}
+
+/// The master keys at hand: the newest wraps, and all unwrap. There are several only while they are
+/// being rotated.
+///
+/// ```
+/// use posthaste_crypto::keyring::{KeyId, TenantKey};
+/// use posthaste_crypto::master::{MasterKey, Masters};
+/// use posthaste_crypto::spot::Whose;
+///
+/// let (older, newer) = (MasterKey::generate(), MasterKey::generate());
+/// let newer_id = newer.id();
+/// let before = Masters::new(older);
+/// let wrapped = before.wrap_tenant(&TenantKey::generate(KeyId(2), 1));
+///
+/// let during = before.rotated_to(newer);
+/// let anew = during.rewrap(Whose::Tenant(1), KeyId(2), &wrapped)?.expect("it was wrapped by the older");
+/// assert_eq!(anew.by(), newer_id);
+/// assert!(during.unwrap_tenant(1, KeyId(2), &anew).is_ok());
+/// assert!(during.rewrap(Whose::Tenant(1), KeyId(2), &anew)?.is_none());
+/// # Ok::<(), posthaste_crypto::master::NotUnwrapped>(())
+/// ```
+#[derive(Debug)]
+pub struct Masters {
+    newest: MasterKey,
+    older: Vec<MasterKey>,
+}
+
+impl Masters {
+    /// One key, as it is outside of a rotation.
+    pub const fn new(key: MasterKey) -> Self {
+        Self { newest: key, older: Vec::new() }
+    }
+
+    /// The same with a newer key, which wraps from now on.
+    #[must_use]
+    pub fn rotated_to(mut self, newer: MasterKey) -> Self {
+        self.older.push(std::mem::replace(&mut self.newest, newer));
+        self
+    }
+
+    /// The one that wraps.
+    pub const fn newest(&self) -> &MasterKey {
+        &self.newest
+    }
+
+    /// Wraps the store's key.
+    pub fn wrap_store(&self, key: &StoreKey) -> MasterWrapped {
+        self.newest.wrap(Whose::Store, key.id(), key.secret())
+    }
+
+    /// Unwraps the store's key.
+    pub fn unwrap_store(&self, id: KeyId, wrapped: &MasterWrapped) -> Result<StoreKey, NotUnwrapped> {
+        Ok(StoreKey::from_secret(id, self.unwrap(Whose::Store, id, wrapped)?))
+    }
+
+    /// Wraps a tenant's key.
+    pub fn wrap_tenant(&self, key: &TenantKey) -> MasterWrapped {
+        self.newest.wrap(Whose::Tenant(key.tenant()), key.id(), key.secret())
+    }
+
+    /// Unwraps a tenant's key.
+    pub fn unwrap_tenant(&self, tenant: u64, id: KeyId, wrapped: &MasterWrapped) -> Result<TenantKey, NotUnwrapped> {
+        Ok(TenantKey::from_secret(id, tenant, self.unwrap(Whose::Tenant(tenant), id, wrapped)?))
+    }
+
+    /// The key wrapped by the newest master key; nothing if it is already.
+    pub fn rewrap(
+        &self,
+        whose: Whose,
+        id: KeyId,
+        wrapped: &MasterWrapped,
+    ) -> Result<Option<MasterWrapped>, NotUnwrapped> {
+        // Opened either way: a rotation that counts a key as done has seen that it can be used.
+        let secret = self.unwrap(whose, id, wrapped)?;
+        Ok((wrapped.by() != self.newest.id()).then(|| self.newest.wrap(whose, id, &secret)))
+    }
+
+    fn unwrap(&self, whose: Whose, id: KeyId, wrapped: &MasterWrapped) -> Result<SecretKey, NotUnwrapped> {
+        let parts = seal::parse(wrapped.as_bytes()).map_err(|_: NotOpened| NotUnwrapped::Unknown)?;
+        let by = MasterKeyId(parts.by);
+        let mut keys = std::iter::once(&self.newest).chain(&self.older);
+        let Some(master) = keys.find(|master| master.id() == by) else {
+            return Err(NotUnwrapped::MasterNeeded { needed: by, given: self.newest.id() });
+        };
+        let opened =
+            master.wrap.open(&Wrapped::from(whose).bound(id, by.0), &parts).ok_or(NotUnwrapped::Refused(by))?;
+        let opened = Zeroizing::new(opened);
+        let bytes = opened.as_slice().try_into().map_err(|_| NotUnwrapped::Refused(by))?;
+        Ok(SecretKey::from_bytes(bytes))
+    }
+}
+
+impl MasterWrapped {
+    /// The master key it is wrapped by.
+    pub fn by(&self) -> MasterKeyId {
+        MasterKeyId(self.by_number())
+    }
+}
+
+/// 64 digits would also be the base64 of 48 bytes, which is no key's length.
+fn decode(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    if text.len() == KEY_BYTES * 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        // Room for all of it at once: a vector that grows leaves copies of itself behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES));
+        let digits = (0..text.len()).step_by(2);
+        bytes.extend(digits.map_while(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()));
+        return Some(bytes);
+    }
+    ENGINES.iter().find_map(|engine| engine.decode(text).ok()).map(Zeroizing::new)
+}
+
+/// Whether people made it. Of 32 random bytes at least 16 differ but in one of 10²⁰ cases, and not
+/// all of them are printable but in one of 10¹³.
+fn made_up(key: &[u8; KEY_BYTES]) -> bool {
+    const DISTINCT_MIN: usize = 16;
+    let mut seen = [false; 256];
+    key.iter().for_each(|byte| seen[usize::from(*byte)] = true);
+    let distinct = seen.iter().filter(|seen| **seen).count();
+    let step = key[1].wrapping_sub(key[0]);
+    let counted = key.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    let typed = key.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    distinct < DISTINCT_MIN || counted || typed
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(text: &str, expected: BadMasterKey) {
+        assert_eq!(MasterKey::parse(text).err(), Some(expected), "{text:?}");
+    }
+
+    #[test]
+    fn a_key_is_taken_in_base64_of_both_alphabets_and_in_hexadecimal() {
+        let key = MasterKey::generate();
+        let base64 = key.reveal();
+        let hex: String = key.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        let url_safe = base64.expose().replace('+', "-").replace('/', "_");
+        let texts = [
+            format!("{}\n", base64.expose()),
+            base64.expose().trim_end_matches('=').to_owned(),
+            url_safe,
+            hex.to_uppercase(),
+            format!(" {hex}\r\n"),
+        ];
+        for text in texts {
+            let parsed = MasterKey::parse(&text).expect("a key");
+            assert!(parsed.secret == key.secret);
+            assert_eq!(parsed.id(), key.id());
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_with_what_to_do() {
+        check("", BadMasterKey::Length { bytes: 0 });
+        check("not a key!", BadMasterKey::NotText);
+        check(&"g".repeat(64), BadMasterKey::Length { bytes: 48 });
+        check(&STANDARD.encode(crate::random::bytes::<31>()), BadMasterKey::Length { bytes: 31 });
+        check(&STANDARD.encode(crate::random::bytes::<64>()), BadMasterKey::Length { bytes: 64 });
+        let said = BadMasterKey::Length { bytes: 31 }.to_string();
+        assert_eq!(said, "it has 31 bytes and must have 32; make one with `openssl rand -base64 32`");
+    }
+
+    #[test]
+    fn what_people_make_up_is_refused() {
+        let counted: [u8; 32] = std::array::from_fn(|at| u8::try_from(at).expect("below 32"));
+        let made_up = [
+            [0; 32],
+            [0xff; 32],
+            counted,
+            counted.map(|byte| 255 - byte * 3),
+            *b"correct horse battery staple, 32",
+            *b"0123456789abcdef0123456789abcdef",
+        ];
+        for bytes in made_up {
+            check(&STANDARD.encode(bytes), BadMasterKey::MadeUp);
+        }
+        check(&"0".repeat(64), BadMasterKey::MadeUp);
+    }
+
+    #[test]
+    fn random_keys_are_not_taken_for_made_up_ones() {
+        assert!((0..10_000).all(|_| !made_up(&crate::random::bytes())));
+    }
+
+    #[test]
+    fn a_wrong_key_is_told_at_once_with_both_ids() {
+        let [ours, other] = [MasterKey::generate(), MasterKey::generate()];
+        let check = KeyCheck::from_bytes(ours.check().to_bytes());
+        assert_eq!(check.verify(&ours), Ok(()));
+        let wrong = check.verify(&other).expect_err("another key");
+        assert_eq!(wrong, WrongMasterKey { needed: ours.id(), given: other.id() });
+        let expected =
+            format!("the data are sealed under master key {}, but master key {} was given", ours.id(), other.id());
+        assert_eq!(wrong.to_string(), expected);
+        assert_eq!(ours.id().to_string().len(), 8);
+    }
+
+    /// What a store has written down must fit for ever. Computed by another program.
+    #[test]
+    fn a_key_keeps_its_id() {
+        let key = MasterKey::from_secret(SecretKey::from_bytes(&[7; 32]));
+        assert_eq!(format!("{key:?}"), "MasterKey(22397af1, ..)");
+    }
+
+    #[test]
+    fn a_tenants_key_is_unwrapped_by_the_master_key_that_wrapped_it_alone() {
+        let [older, newer, foreign] = [(); 3].map(|()| MasterKey::generate());
+        let [older_id, newer_id, foreign_id] = [&older, &newer, &foreign].map(MasterKey::id);
+        let key = TenantKey::generate(KeyId(3), 8);
+        let before = Masters::new(older);
+        let wrapped = before.wrap_tenant(&key);
+        assert_eq!(wrapped.by(), older_id);
+
+        let during = before.rotated_to(newer);
+        let same_key = during.unwrap_tenant(8, KeyId(3), &wrapped).expect("the older is still at hand");
+        assert!(same_key.secret() == key.secret());
+        let anew = during.rewrap(Whose::Tenant(8), KeyId(3), &wrapped).expect("at hand").expect("by the older");
+        assert_eq!(anew.by(), newer_id);
+        assert_eq!(during.rewrap(Whose::Tenant(8), KeyId(3), &anew).expect("at hand"), None);
+
+        let after = Masters::new(foreign);
+        let refused = after.unwrap_tenant(8, KeyId(3), &anew).expect_err("another master key");
+        assert_eq!(refused, NotUnwrapped::MasterNeeded { needed: newer_id, given: foreign_id });
+    }
+
+    #[test]
+    fn a_wrapped_key_is_of_its_tenant_and_id_alone_and_whole() {
+        let masters = Masters::new(MasterKey::generate());
+        let by = masters.newest().id();
+        let wrapped = masters.wrap_tenant(&TenantKey::generate(KeyId(3), 8));
+        for (tenant, id) in [(9, KeyId(3)), (8, KeyId(4)), (0, KeyId(3))] {
+            assert_eq!(masters.unwrap_tenant(tenant, id, &wrapped).err(), Some(NotUnwrapped::Refused(by)));
+        }
+        assert_eq!(masters.unwrap_store(KeyId(3), &wrapped).err(), Some(NotUnwrapped::Refused(by)));
+        for at in 0..wrapped.as_bytes().len() {
+            let mut altered = *wrapped.as_bytes();
+            altered[at] ^= 1;
+            assert!(masters.unwrap_tenant(8, KeyId(3), &MasterWrapped::from_bytes(altered)).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_stores_key_outlives_the_master_key() {
+        let before = Masters::new(MasterKey::generate());
+        let key = StoreKey::generate(KeyId(1));
+        let wrapped = before.wrap_store(&key);
+        let during = before.rotated_to(MasterKey::generate());
+        let anew = during.rewrap(Whose::Store, KeyId(1), &wrapped).expect("at hand").expect("by the older");
+        let same_key = during.unwrap_store(KeyId(1), &anew).expect("at hand");
+        assert_eq!(same_key.lookups().hash("a", 1, b"b"), key.lookups().hash("a", 1, b"b"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_given_as_a_key_never_panics(text in "\\PC*|[0-9a-fA-F]{60,68}|[A-Za-z0-9+/]{40,46}={0,2}") {
+            let _ = MasterKey::parse(&text);
+        }
+    }
+}

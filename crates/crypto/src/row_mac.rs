@@ -1,0 +1,250 @@
+//! Row MACs: what a delivery's row says of itself, so that a row that somebody else wrote is never
+//! sent (L2).
+//!
+//! HMAC-SHA-256, cut to 128 bits, over everything that decides what is sent, whether and when. It is
+//! made with the commit that schedules the delivery and verified before it is sent. A row that waited
+//! for longer than it may is [`Checked::Late`]: genuine, to be scheduled anew.
+//!
+//! ```
+//! use std::time::Duration;
+//! use posthaste_crypto::keyring::{KeyId, StoreKey};
+//! use posthaste_crypto::row_mac::{Checked, Ends, Scheduled};
+//!
+//! let key = StoreKey::generate(KeyId(1)).row_macs();
+//! let row = Scheduled { delivery: 77, lane: 5, attempts: 1, due_ms: 60_000, ends: Ends::Never, payload: [9; 32] };
+//! let mac = key.make(&row);
+//!
+//! let ttl = Duration::from_secs(300);
+//! assert_eq!(key.check(&row, &mac, 61_000, ttl), Checked::Valid);
+//! assert_eq!(key.check(&row, &mac, 600_000, ttl), Checked::Late);
+//! let back_dated = Scheduled { due_ms: 10, ..row };
+//! assert_eq!(key.check(&back_dated, &mac, 61_000, ttl), Checked::Forged);
+//! ```
+
+use std::fmt;
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+
+use crate::digest::Digest;
+use crate::keyring::KeyId;
+use crate::secret::{SecretKey, same};
+
+/// How long a row MAC is.
+pub const ROW_MAC_BYTES: usize = 16;
+
+/// A row's MAC, as it is kept with the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowMac(pub [u8; ROW_MAC_BYTES]);
+
+/// When a delivery is not sent any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It has no time to live.
+    Never,
+    /// From this time on.
+    At(i64),
+    /// From this time on, and it is tried once.
+    NowOrNever(i64),
+}
+
+/// What of a row is authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// The delivery's row.
+    pub delivery: u64,
+    /// Where it is sent.
+    pub lane: u64,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it is due.
+    pub due_ms: i64,
+    /// When it is too late.
+    pub ends: Ends,
+    /// A digest of what is sent.
+    pub payload: Digest,
+}
+
+/// What a check says of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// It is as it was scheduled.
+    Valid,
+    /// It is as it was scheduled, and that was too long ago: schedule it anew.
+    Late,
+    /// It is not as anybody with the key scheduled it: never send it.
+    Forged,
+}
+
+/// Makes and checks row MACs.
+pub struct RowMacKey {
+    id: KeyId,
+    key: hmac::Key,
+}
+
+const ROW_BYTES: usize = 4 + 8 + 8 + 4 + 8 + 1 + 8 + 32;
+
+impl RowMacKey {
+    pub(crate) fn new(id: KeyId, secret: &SecretKey) -> Self {
+        Self { id, key: hmac::Key::new(hmac::HMAC_SHA256, secret.expose()) }
+    }
+
+    /// The row's MAC.
+    pub fn make(&self, row: &Scheduled) -> RowMac {
+        let tag = hmac::sign(&self.key, &self.written(row));
+        RowMac(*tag.as_ref().first_chunk().expect("HMAC-SHA-256 has 32 bytes"))
+    }
+
+    /// Whether a row may be sent. One that was scheduled by us may be sent from when it is due until
+    /// `ttl` later; whether it is due yet is not asked here.
+    pub fn check(&self, row: &Scheduled, mac: &RowMac, now_ms: i64, ttl: Duration) -> Checked {
+        if !same(&self.make(row).0, &mac.0) {
+            return Checked::Forged;
+        }
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        if now_ms > row.due_ms.saturating_add(ttl_ms) { Checked::Late } else { Checked::Valid }
+    }
+
+    /// Each part has its place, so that no two rows are written alike.
+    fn written(&self, row: &Scheduled) -> [u8; ROW_BYTES] {
+        let (ends, ends_ms) = match row.ends {
+            Ends::Never => (0, 0),
+            Ends::At(ms) => (1, ms),
+            Ends::NowOrNever(ms) => (2, ms),
+        };
+        let mut bytes = [0; ROW_BYTES];
+        bytes[..4].copy_from_slice(&self.id.0.to_be_bytes());
+        bytes[4..12].copy_from_slice(&row.delivery.to_be_bytes());
+        bytes[12..20].copy_from_slice(&row.lane.to_be_bytes());
+        bytes[20..24].copy_from_slice(&row.attempts.to_be_bytes());
+        bytes[24..32].copy_from_slice(&row.due_ms.to_be_bytes());
+        bytes[32] = ends;
+        bytes[33..41].copy_from_slice(&ends_ms.to_be_bytes());
+        bytes[41..].copy_from_slice(&row.payload);
+        bytes
+    }
+}
+
+impl fmt::Debug for RowMacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RowMacKey({}, ..)", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(300);
+    const ROW: Scheduled = Scheduled {
+        delivery: 77,
+        lane: 5,
+        attempts: 1,
+        due_ms: 1_000_000,
+        ends: Ends::At(9_000_000),
+        payload: [3; 32],
+    };
+
+    fn key() -> RowMacKey {
+        RowMacKey::new(KeyId(1), &SecretKey::from_bytes(&[8; 32]))
+    }
+
+    fn check(row: &Scheduled, mac: &RowMac, now_ms: i64, expected: Checked) {
+        assert_eq!(key().check(row, mac, now_ms, TTL), expected, "{row:?} at {now_ms}");
+    }
+
+    #[test]
+    fn a_row_is_valid_until_its_time_is_over_and_late_from_then_on() {
+        let mac = key().make(&ROW);
+        for now_ms in [i64::MIN, 0, 999_999, 1_000_000, 1_300_000] {
+            check(&ROW, &mac, now_ms, Checked::Valid);
+        }
+        for now_ms in [1_300_001, i64::MAX] {
+            check(&ROW, &mac, now_ms, Checked::Late);
+        }
+        let far = Scheduled { due_ms: i64::MAX - 1, ..ROW };
+        check(&far, &key().make(&far), i64::MAX, Checked::Valid);
+    }
+
+    /// Rows wait for days and over upgrades. Computed by another program.
+    #[test]
+    fn a_row_once_scheduled_stays_valid() {
+        let expected = [0xa5, 0xce, 0xbf, 0xf3, 0x95, 0x34, 0x47, 0x0c, 0x2d, 0x97, 0x5b, 0x73, 0xf6, 0x3e, 0xbb, 0x6d];
+        assert_eq!(key().make(&ROW).0, expected);
+    }
+
+    #[test]
+    fn a_row_that_was_changed_anywhere_is_forged_also_when_it_is_late() {
+        let mac = key().make(&ROW);
+        let mut swapped = ROW.payload;
+        swapped[31] ^= 1;
+        let forged = [
+            Scheduled { delivery: 78, ..ROW },
+            Scheduled { lane: 6, ..ROW },
+            Scheduled { attempts: 0, ..ROW },
+            Scheduled { due_ms: 999_999, ..ROW },
+            Scheduled { ends: Ends::At(9_000_001), ..ROW },
+            Scheduled { ends: Ends::NowOrNever(9_000_000), ..ROW },
+            Scheduled { ends: Ends::Never, ..ROW },
+            Scheduled { payload: swapped, ..ROW },
+        ];
+        for row in forged {
+            check(&row, &mac, 1_000_000, Checked::Forged);
+            check(&row, &mac, 5_000_000, Checked::Forged);
+        }
+    }
+
+    #[test]
+    fn an_altered_or_foreign_mac_is_forged() {
+        let mac = key().make(&ROW);
+        for bit in 0..ROW_MAC_BYTES * 8 {
+            let mut altered = mac;
+            altered.0[bit / 8] ^= 1 << (bit % 8);
+            check(&ROW, &altered, 1_000_000, Checked::Forged);
+        }
+        let others = [
+            RowMacKey::new(KeyId(2), &SecretKey::from_bytes(&[8; 32])),
+            RowMacKey::new(KeyId(1), &SecretKey::from_bytes(&[9; 32])),
+        ];
+        for other in others {
+            check(&ROW, &other.make(&ROW), 1_000_000, Checked::Forged);
+        }
+        check(&ROW, &RowMac([0; ROW_MAC_BYTES]), 1_000_000, Checked::Forged);
+    }
+
+    fn any_row() -> impl Strategy<Value = Scheduled> {
+        let number = || prop_oneof![0u64..3, any::<u64>()];
+        let time = || prop_oneof![0i64..3, any::<i64>()];
+        let ends = prop_oneof![Just(Ends::Never), time().prop_map(Ends::At), time().prop_map(Ends::NowOrNever)];
+        let payload = prop_oneof![Just([0; 32]), any::<[u8; 32]>()];
+        (number(), number(), 0u32..3, time(), ends, payload).prop_map(
+            |(delivery, lane, attempts, due_ms, ends, payload)| Scheduled {
+                delivery,
+                lane,
+                attempts,
+                due_ms,
+                ends,
+                payload,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_rows_are_written_alike(rows in prop::collection::vec(any_row(), 2..60)) {
+            let key = key();
+            let written: BTreeSet<_> = rows.iter().map(|row| key.written(row)).collect();
+            let mut distinct: Vec<Scheduled> = Vec::new();
+            for row in rows {
+                if !distinct.contains(&row) {
+                    distinct.push(row);
+                }
+            }
+            prop_assert_eq!(written.len(), distinct.len());
+        }
+    }
+}

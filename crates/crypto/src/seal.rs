@@ -1,0 +1,350 @@
+//! Values sealed under a key, each bound to its [spot](crate::spot): moved, altered or cut, it does
+//! not open.
+//!
+//! A sealed value is version (1 byte), key id (4), nonce (12), ciphertext, tag (16). Version 1 is
+//! AES-256-GCM-SIV with a random nonce. It was chosen over AES-256-GCM because a nonce drawn twice
+//! costs nothing but that two equal values at one spot look equal; so a key has no limit of uses
+//! that somebody would have to count. Authenticated beside the content: the version, the key id and
+//! the spot.
+//!
+//! ```
+//! use posthaste_crypto::keyring::{KeyId, TenantKey};
+//! use posthaste_crypto::seal::NotOpened;
+//! use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+//!
+//! let key = TenantKey::generate(KeyId(4), 1);
+//! let here = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
+//! let sealed = key.sealing().seal(&here, b"{\"paid\": 1}");
+//!
+//! assert_eq!(key.sealing().open(&here, &sealed)?, b"{\"paid\": 1}");
+//! let elsewhere = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(78));
+//! assert_eq!(key.sealing().open(&elsewhere, &sealed), Err(NotOpened::Refused(KeyId(4))));
+//! # Ok::<(), NotOpened>(())
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+
+use crate::keyring::KeyId;
+use crate::random::{self, NONCE_BYTES};
+use crate::secret::{SecretBytes, SecretKey};
+use crate::spot::{SPOT_BYTES, Spot, Whose};
+
+pub(crate) const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 1 + 4 + NONCE_BYTES;
+const TAG_BYTES: usize = 16;
+/// How many bytes a sealed value has more than what is in it.
+pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
+
+/// Why a value was not opened. Never tells what is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOpened {
+    /// It is sealed under a key that is not at hand: destroyed, or not loaded yet.
+    #[error("the value is sealed under key {0}, which is not here")]
+    KeyNeeded(KeyId),
+    /// It is too short, or of a version this program does not know.
+    #[error("this is no sealed value, or one of a newer program")]
+    Unknown,
+    /// It was altered, belongs somewhere else, or is sealed under another key of that id.
+    #[error("the value sealed under key {0} was altered, or moved here from elsewhere")]
+    Refused(KeyId),
+}
+
+/// The key a value is sealed under.
+pub fn key_of(sealed: &[u8]) -> Result<KeyId, NotOpened> {
+    parse(sealed).map(|parts| KeyId(parts.by))
+}
+
+/// A key that is ready to seal and to open. Cheap to use, dear to make: keep it.
+pub struct SealingKey {
+    id: KeyId,
+    whose: Whose,
+    cipher: Cipher,
+}
+
+impl SealingKey {
+    pub(crate) fn new(id: KeyId, whose: Whose, secret: &SecretKey) -> Self {
+        Self { id, whose, cipher: Cipher::new(secret) }
+    }
+
+    /// Its id, as it stands in everything it sealed.
+    pub const fn id(&self) -> KeyId {
+        self.id
+    }
+
+    /// Whose values it seals.
+    pub const fn whose(&self) -> Whose {
+        self.whose
+    }
+
+    /// Seals a value for its spot.
+    ///
+    /// # Panics
+    /// If the spot is not of this key's tenant: erasing that tenant would not erase the value.
+    pub fn seal(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
+        assert_eq!(spot.whose(), self.whose, "key {} does not seal for others", self.id);
+        self.cipher.seal(self.id.0, &bound(self.id, spot), plain)
+    }
+
+    /// Opens a value at its spot.
+    pub fn open(&self, spot: &Spot, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
+        let parts = parse(sealed)?;
+        if parts.by != self.id.0 {
+            return Err(NotOpened::KeyNeeded(KeyId(parts.by)));
+        }
+        if spot.whose() != self.whose {
+            return Err(NotOpened::Refused(self.id));
+        }
+        self.cipher.open(&bound(self.id, spot), &parts).ok_or(NotOpened::Refused(self.id))
+    }
+
+    /// Opens a value that must not be left behind in memory.
+    pub fn open_secret(&self, spot: &Spot, sealed: &[u8]) -> Result<SecretBytes, NotOpened> {
+        self.open(spot, sealed).map(SecretBytes::from)
+    }
+}
+
+impl fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealingKey").field("id", &self.id).field("whose", &self.whose).finish_non_exhaustive()
+    }
+}
+
+/// Keys at hand, by their ids: opens whatever one of them sealed, and says which one is missing.
+///
+/// ```
+/// use std::sync::Arc;
+/// use posthaste_crypto::keyring::{KeyId, TenantKey};
+/// use posthaste_crypto::seal::{NotOpened, Opener};
+/// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+///
+/// let spot = Spot::new(Whose::Tenant(1), Field::EndpointUrl, Object::Row(5));
+/// let [older, newer] = [KeyId(2), KeyId(9)].map(|id| TenantKey::generate(id, 1));
+/// let sealed = older.sealing().seal(&spot, b"https://example.com/hook");
+///
+/// let mut opener = Opener::default();
+/// opener.insert(Arc::clone(newer.sealing()));
+/// assert_eq!(opener.open(&spot, &sealed), Err(NotOpened::KeyNeeded(KeyId(2))));
+/// opener.insert(Arc::clone(older.sealing()));
+/// assert_eq!(opener.open(&spot, &sealed)?, b"https://example.com/hook");
+/// # Ok::<(), NotOpened>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Opener {
+    keys: HashMap<KeyId, Arc<SealingKey>>,
+}
+
+impl Opener {
+    /// Adds a key.
+    pub fn insert(&mut self, key: Arc<SealingKey>) {
+        self.keys.insert(key.id, key);
+    }
+
+    /// Forgets a key, such as one that was destroyed.
+    pub fn remove(&mut self, id: KeyId) {
+        self.keys.remove(&id);
+    }
+
+    /// The key of that id, if it is at hand.
+    pub fn key(&self, id: KeyId) -> Option<&Arc<SealingKey>> {
+        self.keys.get(&id)
+    }
+
+    /// Opens a value at its spot, by whichever key sealed it.
+    pub fn open(&self, spot: &Spot, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
+        let id = key_of(sealed)?;
+        self.keys.get(&id).ok_or(NotOpened::KeyNeeded(id))?.open(spot, sealed)
+    }
+}
+
+/// What is authenticated beside a value.
+fn bound(id: KeyId, spot: &Spot) -> [u8; 1 + 4 + SPOT_BYTES] {
+    let mut bytes = [0; 1 + 4 + SPOT_BYTES];
+    bytes[0] = VERSION;
+    bytes[1..5].copy_from_slice(&id.0.to_be_bytes());
+    spot.write(bytes[5..].as_mut_array().expect("the rest is the spot"));
+    bytes
+}
+
+/// A sealed value's parts: the key it names, and what that key opens.
+pub(crate) struct Parts<'a> {
+    pub(crate) by: u32,
+    nonce: [u8; NONCE_BYTES],
+    /// Ciphertext and tag.
+    rest: &'a [u8],
+}
+
+/// The parts of a sealed value, or of a wrapped key: they have one form.
+pub(crate) fn parse(sealed: &[u8]) -> Result<Parts<'_>, NotOpened> {
+    let (head, rest) = sealed.split_first_chunk::<HEAD_BYTES>().ok_or(NotOpened::Unknown)?;
+    let [VERSION, by @ ..] = head.first_chunk::<5>().expect("the head is longer") else {
+        return Err(NotOpened::Unknown);
+    };
+    if rest.len() < TAG_BYTES {
+        return Err(NotOpened::Unknown);
+    }
+    let nonce = *head.last_chunk().expect("the head ends with the nonce");
+    Ok(Parts { by: u32::from_be_bytes(*by), nonce, rest })
+}
+
+/// AES-256-GCM-SIV with its key schedule made.
+pub(crate) struct Cipher(LessSafeKey);
+
+impl Cipher {
+    pub(crate) fn new(secret: &SecretKey) -> Self {
+        let key = UnboundKey::new(&AES_256_GCM_SIV, secret.expose()).expect("AES-256 takes any 32 bytes");
+        Self(LessSafeKey::new(key))
+    }
+
+    /// Seals `plain` and what is `bound` to it; `by` names the key.
+    pub(crate) fn seal(&self, by: u32, bound: &[u8], plain: &[u8]) -> Vec<u8> {
+        self.seal_with(random::nonce(), by, bound, plain)
+    }
+
+    fn seal_with(&self, nonce: [u8; NONCE_BYTES], by: u32, bound: &[u8], plain: &[u8]) -> Vec<u8> {
+        let mut sealed = Vec::with_capacity(plain.len() + OVERHEAD_BYTES);
+        sealed.push(VERSION);
+        sealed.extend_from_slice(&by.to_be_bytes());
+        sealed.extend_from_slice(&nonce);
+        sealed.extend_from_slice(plain);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = self
+            .0
+            .seal_in_place_separate_tag(nonce, Aad::from(bound), &mut sealed[HEAD_BYTES..])
+            .expect("a value is far below the cipher's limit of 64 GiB");
+        sealed.extend_from_slice(tag.as_ref());
+        sealed
+    }
+
+    /// What is inside; `None` if it was not sealed by this key with exactly this bound to it.
+    pub(crate) fn open(&self, bound: &[u8], parts: &Parts<'_>) -> Option<Vec<u8>> {
+        let mut plain = parts.rest.to_vec();
+        let nonce = Nonce::assume_unique_for_key(parts.nonce);
+        let len = self.0.open_in_place(nonce, Aad::from(bound), &mut plain).ok()?.len();
+        plain.truncate(len);
+        Some(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::keyring::TenantKey;
+    use crate::spot::tests::any_spot;
+    use crate::spot::{Field, Object};
+
+    fn key(id: u32, whose: Whose) -> SealingKey {
+        SealingKey::new(KeyId(id), whose, &SecretKey::generate())
+    }
+
+    fn body(row: u64) -> Spot {
+        Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(row))
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
+        (0..text.len()).step_by(2).map(digit).collect()
+    }
+
+    /// RFC 8452, appendix C.2.
+    #[test]
+    fn the_cipher_is_that_of_the_standard() {
+        let mut secret = [0; 32];
+        secret[0] = 1;
+        let mut nonce = [0; 12];
+        nonce[0] = 3;
+        let sealed =
+            Cipher::new(&SecretKey::from_bytes(&secret)).seal_with(nonce, 7, &hex("01"), &hex("0200000000000000"));
+        assert_eq!(sealed[..5], [1, 0, 0, 0, 7]);
+        assert_eq!(sealed[5..17], nonce);
+        assert_eq!(sealed[17..], hex("1de22967237a813291213f267e3b452f02d01ae33e4ec854"));
+    }
+
+    #[test]
+    fn an_altered_byte_anywhere_is_refused_and_so_is_a_value_that_was_cut_or_lengthened() {
+        let key = key(0x0102_0304, Whose::Tenant(1));
+        let sealed = key.seal(&body(7), b"a payload of some bytes");
+        assert_eq!(sealed.len(), b"a payload of some bytes".len() + OVERHEAD_BYTES);
+        for at in 0..sealed.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut altered = sealed.clone();
+                altered[at] ^= flip;
+                let refused = key.open(&body(7), &altered).expect_err("altered");
+                match at {
+                    0 => assert_eq!(refused, NotOpened::Unknown),
+                    1..5 => assert!(matches!(refused, NotOpened::KeyNeeded(id) if id != key.id())),
+                    _ => assert_eq!(refused, NotOpened::Refused(key.id())),
+                }
+            }
+        }
+        for len in 0..sealed.len() {
+            assert!(key.open(&body(7), &sealed[..len]).is_err(), "cut to {len}");
+        }
+        assert!(key.open(&body(7), &[&sealed[..], b"\0"].concat()).is_err());
+        assert_eq!(key.open(&body(7), &sealed).as_deref(), Ok(&b"a payload of some bytes"[..]));
+    }
+
+    #[test]
+    fn another_key_of_the_same_id_opens_nothing() {
+        let [one, other] = [key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1))];
+        assert_eq!(other.open(&body(7), &one.seal(&body(7), b"x")), Err(NotOpened::Refused(KeyId(1))));
+    }
+
+    #[test]
+    fn a_key_opens_nothing_at_the_spot_of_another_tenant() {
+        let [mine, theirs] = [1, 2].map(|tenant| TenantKey::generate(KeyId(5), tenant));
+        let sealed = mine.sealing().seal(&body(7), b"x");
+        let moved = Spot::new(Whose::Tenant(2), Field::MessageBody, Object::Row(7));
+        for key in [mine, theirs] {
+            assert_eq!(key.sealing().open(&moved, &sealed), Err(NotOpened::Refused(KeyId(5))));
+        }
+    }
+
+    #[test]
+    fn the_same_value_sealed_twice_looks_different() {
+        let key = key(1, Whose::Tenant(1));
+        let [one, other] = [(); 2].map(|()| key.seal(&body(7), b"the same"));
+        assert_ne!(one[5..], other[5..]);
+    }
+
+    #[test]
+    fn a_printed_key_and_what_went_wrong_show_nothing() {
+        let key = key(3, Whose::Store);
+        assert_eq!(format!("{key:?}"), "SealingKey { id: KeyId(3), whose: Store, .. }");
+        assert_eq!(
+            NotOpened::Refused(KeyId(3)).to_string(),
+            "the value sealed under key 3 was altered, or moved here from elsewhere"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_opens_at_its_own_spot_and_at_no_other(
+            here in any_spot(),
+            elsewhere in any_spot(),
+            plain in prop::collection::vec(any::<u8>(), 0..700),
+        ) {
+            let key = key(9, here.whose());
+            let sealed = key.seal(&here, &plain);
+            prop_assert_eq!(key_of(&sealed), Ok(KeyId(9)));
+            prop_assert_eq!(key.open(&here, &sealed), Ok(plain.clone()));
+            if elsewhere != here {
+                prop_assert_eq!(key.open(&elsewhere, &sealed), Err(NotOpened::Refused(KeyId(9))));
+            }
+        }
+
+        #[test]
+        fn whatever_is_opened_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), first in 0u8..3) {
+            let mut bytes = bytes;
+            if let Some(version) = bytes.first_mut() {
+                *version = first;
+            }
+            prop_assert!(key(0, Whose::Tenant(1)).open(&body(7), &bytes).is_err());
+        }
+    }
+}

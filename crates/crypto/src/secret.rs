@@ -1,0 +1,167 @@
+//! Secrets in memory: they do not print, are wiped when dropped, and are compared in a time that
+//! does not tell where they differ. None can be cloned.
+//!
+//! They live on the heap, so that moving one leaves no copy behind.
+//!
+//! ```
+//! use posthaste_crypto::secret::{SecretKey, SecretText};
+//!
+//! let key = SecretKey::generate();
+//! assert_eq!(format!("{key:?}"), "Secret(..)");
+//! assert!(key != SecretKey::generate());
+//! assert_eq!(SecretText::from("whsec_…".to_owned()).expose(), "whsec_…");
+//! ```
+
+use std::fmt;
+
+use aws_lc_rs::constant_time;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::random;
+
+/// How long every key is.
+pub const KEY_BYTES: usize = 32;
+
+/// A key of 256 bits.
+pub struct SecretKey(Box<[u8; KEY_BYTES]>);
+
+impl SecretKey {
+    /// A new one.
+    pub fn generate() -> Self {
+        Self::filled(random::fill)
+    }
+
+    /// The key of these bytes.
+    pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
+        Self::filled(|key| key.copy_from_slice(bytes))
+    }
+
+    /// The key that `fill` writes, in its place from the beginning.
+    pub(crate) fn filled(fill: impl FnOnce(&mut [u8])) -> Self {
+        let mut key = Self(Box::new([0; KEY_BYTES]));
+        fill(&mut *key.0);
+        key
+    }
+
+    /// Its bytes, in the open. Whoever copies them wipes the copy.
+    pub fn expose(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// Bytes of any number that are nobody's business, such as a payload that was opened.
+pub struct SecretBytes(Zeroizing<Vec<u8>>);
+
+impl SecretBytes {
+    /// The bytes, in the open.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for SecretBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+/// A text that is nobody's business, such as an API key.
+pub struct SecretText(Zeroizing<String>);
+
+impl SecretText {
+    /// The text, in the open.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for SecretText {
+    fn from(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+}
+
+/// Whether two secrets are equal, in a time that depends on their lengths alone.
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    constant_time::verify_slices_are_equal(one, other).is_ok()
+}
+
+impl PartialEq for SecretKey {
+    fn eq(&self, other: &Self) -> bool {
+        same(&*self.0, &*other.0)
+    }
+}
+
+impl Eq for SecretKey {}
+
+impl PartialEq for SecretBytes {
+    fn eq(&self, other: &Self) -> bool {
+        same(&self.0, &other.0)
+    }
+}
+
+impl Eq for SecretBytes {}
+
+impl PartialEq for SecretText {
+    fn eq(&self, other: &Self) -> bool {
+        same(self.0.as_bytes(), other.0.as_bytes())
+    }
+}
+
+impl Eq for SecretText {}
+
+const HIDDEN: &str = "Secret(..)";
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_secret_shows_nothing() {
+        let printed = [
+            format!("{:?}", SecretKey::from_bytes(&[0x41; KEY_BYTES])),
+            format!("{:?}", SecretBytes::from(b"AAAA".to_vec())),
+            format!("{:#?}", SecretText::from("AAAA".to_owned())),
+        ];
+        assert_eq!(printed, [HIDDEN; 3]);
+    }
+
+    #[test]
+    fn secrets_are_equal_when_every_byte_is() {
+        let key = SecretKey::generate();
+        assert!(key == SecretKey::from_bytes(key.expose()));
+        for place in 0..KEY_BYTES {
+            let mut other = *key.expose();
+            other[place] ^= 1;
+            assert!(key != SecretKey::from_bytes(&other), "byte {place}");
+        }
+        let [one, other] = [b"abc", b"abd"].map(|bytes| SecretBytes::from(bytes.to_vec()));
+        assert!(one == SecretBytes::from(b"abc".to_vec()) && one != other);
+        assert!(one != SecretBytes::from(b"abcd".to_vec()));
+        assert!(SecretText::from("a".to_owned()) != SecretText::from(String::new()));
+    }
+}

@@ -5,6 +5,7 @@
 //! key that does not stand there does not exist.
 
 mod layer;
+mod master_key;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,6 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use posthaste_engine::connector;
+use posthaste_engine::master_key::Source;
 use posthaste_engine::target::{HostPattern, TargetRules};
 use posthaste_server::duration;
 use posthaste_server::run::ATTEMPT_TIMEOUT_MAX;
@@ -34,6 +36,7 @@ pub(crate) struct Config {
     pub(crate) attempt_timeout: Duration,
     pub(crate) slots: u32,
     pub(crate) targets: TargetRules,
+    pub(crate) master_key: Source,
 }
 
 /// What was given on the command line.
@@ -125,6 +128,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         list::<HostPattern>(setting, "a host such as example.net or a pattern such as *.example.net")
     });
     let allow_ip_literals = layers.get("targets.allow_ip_literals", |setting| Ok(setting.truth()));
+    let master_key = master_key::read(layers);
     Some(Config {
         listen: listen?,
         data: data?,
@@ -138,6 +142,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
             allow_ip_literals: allow_ip_literals?,
             own_listen: Vec::new(),
         },
+        master_key: master_key?,
     })
 }
 
@@ -261,6 +266,41 @@ mod tests {
         assert_eq!(parse(&environment, "", &Flags::default()).expect("good settings").listen.port(), 9);
         let both = [("POSTHASTE_LISTEN", "127.0.0.1:1"), environment[0]];
         assert_eq!(complaints(&both, ""), ["POSTHASTE_LISTEN and POSTHASTE_LISTEN_FILE are both set: keep one"]);
+    }
+
+    #[test]
+    fn the_master_key_comes_from_one_source() {
+        let source = |environment: &[(&str, &str)], file: &str| {
+            parse(environment, file, &Flags::default()).expect("good settings").master_key.to_string()
+        };
+        assert_eq!(source(&[], ""), "master.key in the data folder");
+        assert_eq!(source(&[("POSTHASTE_MASTER_KEY", "x")], ""), "POSTHASTE_MASTER_KEY in the environment");
+        assert_eq!(source(&[("POSTHASTE_MASTER_KEY_FILE", "a/key")], ""), "a/key");
+        assert_eq!(source(&[], "master_key_file = \"a/key\""), "a/key");
+        assert_eq!(source(&[("POSTHASTE_MASTER_KEY_COMMAND", "kms,decrypt")], ""), "the command kms decrypt");
+        assert_eq!(source(&[], "master_key_command = [\"kms\", \"decrypt\"]"), "the command kms decrypt");
+
+        let both = [("POSTHASTE_MASTER_KEY", "hunter2"), ("POSTHASTE_MASTER_KEY_FILE", "a/key")];
+        assert_eq!(
+            complaints(&both, ""),
+            [
+                "POSTHASTE_MASTER_KEY in the environment and POSTHASTE_MASTER_KEY_FILE in the environment are both set: keep one"
+            ]
+        );
+        assert_eq!(
+            complaints(&both[..1], "master_key_command = [\"kms\"]"),
+            ["POSTHASTE_MASTER_KEY in the environment and master_key_command in posthaste.toml are both set: keep one"]
+        );
+    }
+
+    #[test]
+    fn a_master_key_in_the_file_is_refused_and_not_shown() {
+        assert_eq!(
+            complaints(&[], "master_key = \"hunter2\""),
+            [
+                "master_key in posthaste.toml: a secret does not belong there; set POSTHASTE_MASTER_KEY or POSTHASTE_MASTER_KEY_FILE in the environment"
+            ]
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
+use posthaste_engine::master_key;
 use posthaste_engine::target::TargetRules;
 use posthaste_server::run::{RunError, STOP_WITHIN};
 use posthaste_store::sqlite::Sqlite;
@@ -86,6 +87,9 @@ async fn serve(config: Config) -> Result<()> {
         .with_context(|| format!("cannot listen on {}; is another server there?", config.listen))?;
     let address = listener.local_addr()?;
     let store = Arc::new(Sqlite::open_folder(&config.data)?);
+    // The store names no key yet, so that any will do.
+    let masters = master_key::load(&config.master_key, &config.data, &[])?;
+    tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "the master key is at hand");
     println!("posthaste: listening on http://{address}, data in {}", config.data.display());
     let server = served(&store, SystemClock::new(), &config, listener, stop.clone());
     let ended = tokio::select! {

@@ -221,9 +221,25 @@ impl Masters {
         self
     }
 
+    /// These, newest first; `None` if there is none.
+    pub fn newest_first(keys: impl IntoIterator<Item = MasterKey>) -> Option<Self> {
+        let mut keys = keys.into_iter();
+        Some(Self { newest: keys.next()?, older: keys.collect() })
+    }
+
     /// The one that wraps.
     pub const fn newest(&self) -> &MasterKey {
         &self.newest
+    }
+
+    /// All of them, newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &MasterKey> {
+        std::iter::once(&self.newest).chain(&self.older)
+    }
+
+    /// Whether the key that a store keeps this of is among them.
+    pub fn verify(&self, check: &KeyCheck) -> Result<(), WrongMasterKey> {
+        if self.iter().any(|key| check.verify(key).is_ok()) { Ok(()) } else { check.verify(&self.newest) }
     }
 
     /// Wraps the store's key.
@@ -261,8 +277,7 @@ impl Masters {
     fn unwrap(&self, whose: Whose, id: KeyId, wrapped: &MasterWrapped) -> Result<SecretKey, NotUnwrapped> {
         let parts = seal::parse(wrapped.as_bytes()).map_err(|_: NotOpened| NotUnwrapped::Unknown)?;
         let by = MasterKeyId(parts.by);
-        let mut keys = std::iter::once(&self.newest).chain(&self.older);
-        let Some(master) = keys.find(|master| master.id() == by) else {
+        let Some(master) = self.iter().find(|master| master.id() == by) else {
             return Err(NotUnwrapped::MasterNeeded { needed: by, given: self.newest.id() });
         };
         let opened =
@@ -407,6 +422,18 @@ mod tests {
         let after = Masters::new(foreign);
         let refused = after.unwrap_tenant(8, KeyId(3), &anew).expect_err("another master key");
         assert_eq!(refused, NotUnwrapped::MasterNeeded { needed: newer_id, given: foreign_id });
+    }
+
+    #[test]
+    fn any_of_the_keys_at_hand_may_be_the_one_that_is_needed() {
+        let keys = [(); 3].map(|()| MasterKey::generate());
+        let checks = keys.each_ref().map(MasterKey::check);
+        let foreign = MasterKey::generate();
+        let masters = Masters::newest_first(keys).expect("three");
+        assert!(checks.iter().all(|check| masters.verify(check).is_ok()));
+        let wrong = WrongMasterKey { needed: foreign.id(), given: checks[0].id() };
+        assert_eq!(masters.verify(&foreign.check()), Err(wrong));
+        assert!(Masters::newest_first([]).is_none());
     }
 
     #[test]

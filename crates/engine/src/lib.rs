@@ -11,6 +11,7 @@ pub mod destination;
 pub mod dispatch;
 pub mod engine;
 mod jobs;
+pub mod master_key;
 mod mint;
 pub mod target;
 mod upkeep;

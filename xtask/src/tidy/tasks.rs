@@ -2,11 +2,13 @@
 
 use super::source::{Complaint, SourceFile};
 
-/// Where tasks and threads begin: the services, the connections, the store's own threads, the
-/// simulator with its receivers, and the commands that measure or show.
+/// Where tasks, threads and processes begin: the services, the connections, the command that prints
+/// the master key, the store's own threads, the simulator with its receivers, and the commands that
+/// measure or show.
 const HOMES: &[&str] = &[
     "crates/server/src/run.rs",
     "crates/engine/src/connector",
+    "crates/engine/src/master_key/command.rs",
     "crates/store/src/sqlite",
     "crates/testkit/",
     "crates/disk/",

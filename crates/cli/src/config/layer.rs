@@ -6,6 +6,8 @@ use posthaste_core::policy::nearest;
 use toml::{Table, Value};
 
 const PREFIX: &str = "POSTHASTE_";
+/// A file of settings is copied, shown and kept in a repository: a secret is not.
+const SECRETS: &[&str] = &["master_key"];
 /// Set by the chores for the proofs that start the binary; it is none of ours.
 const FOREIGN: &str = "POSTHASTE_BIN";
 
@@ -17,6 +19,11 @@ pub(super) struct Setting {
 }
 
 impl Setting {
+    /// The setting's name as whoever set it wrote it, and where.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
     pub(super) fn text(&self) -> &str {
         self.value.as_str().unwrap_or_default()
     }
@@ -62,7 +69,13 @@ impl Layers {
             Err(error) => self.complaints.push(format!("{name}: {}", error.to_string().trim_end())),
             Ok(table) => {
                 for (key, value) in flattened(&table) {
-                    self.put(&key, &format!("{key} in {name}"), Ok(value));
+                    let value = if SECRETS.contains(&key.as_str()) {
+                        let (variable, file) = (variable(&key), variable(&format!("{key}_file")));
+                        Err(format!("a secret does not belong there; set {variable} or {file} in the environment"))
+                    } else {
+                        Ok(value)
+                    };
+                    self.put(&key, &format!("{key} in {name}"), value);
                 }
             }
         }
@@ -116,6 +129,11 @@ impl Layers {
                 None
             }
         }
+    }
+
+    /// One more thing that is wrong.
+    pub(super) fn complain(&mut self, complaint: String) {
+        self.complaints.push(complaint);
     }
 
     /// Everything that was wrong.

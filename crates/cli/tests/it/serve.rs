@@ -1,6 +1,7 @@
 //! `posthaste serve`: when it refuses to start, and how it ends.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use crate::{ended, posthaste};
@@ -48,4 +49,16 @@ fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
     assert!(said.starts_with("posthaste: listening on http://127.0.0.1:"), "{said}");
     assert!(!ok && complaint.contains("posthaste-data"), "{complaint}");
     assert!(still_there);
+}
+
+#[test]
+fn a_master_key_that_others_may_read_stops_the_start_and_says_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    std::fs::write(&key, "hunter2").expect("a file");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("its permissions");
+    std::fs::write(folder.path().join("posthaste.toml"), "master_key_file = \"key\"\n").expect("a file");
+    let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
+    assert!(!ok && complaint.contains("can be read by others (mode 644); run `chmod 600 key`"), "{complaint}");
+    assert!(!complaint.contains("hunter2"), "{complaint}");
 }

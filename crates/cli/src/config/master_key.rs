@@ -1,0 +1,37 @@
+//! Which of the settings says where the master key comes from. At most one may.
+
+use std::path::PathBuf;
+
+use posthaste_engine::master_key::Source;
+
+use super::layer::{Layers, Setting};
+
+/// The source, or one more complaint.
+pub(super) fn read(layers: &mut Layers) -> Option<Source> {
+    let text = |setting: &Setting| {
+        // As much of the setting's name as the person typed who set it.
+        let named = setting.source().to_owned();
+        let text = setting.text().to_owned();
+        (!text.is_empty()).then(|| Source::Text { named, text: text.into() })
+    };
+    let file = |setting: &Setting| match setting.text() {
+        "" => None,
+        path => Some(Source::File(PathBuf::from(path))),
+    };
+    let command = |setting: &Setting| Some(setting.texts()).filter(|words| !words.is_empty()).map(Source::Command);
+    let mut given = [
+        given(layers, "master_key", text),
+        given(layers, "master_key_file", file),
+        given(layers, "master_key_command", command),
+    ]
+    .into_iter()
+    .flatten();
+    let Some((named, source)) = given.next() else { return Some(Source::Folder) };
+    let Some((other, _)) = given.next() else { return Some(source) };
+    layers.complain(format!("{named} and {other} are both set: keep one"));
+    None
+}
+
+fn given(layers: &mut Layers, key: &str, read: impl FnOnce(&Setting) -> Option<Source>) -> Option<(String, Source)> {
+    layers.get(key, |setting| Ok(read(setting).map(|source| (setting.source().to_owned(), source))))?
+}

@@ -1,0 +1,416 @@
+//! Where the master key comes from: a file that the first start makes, a file or a text that
+//! somebody gives, or a command that prints it.
+//!
+//! A source may give several keys, newest first, one a line: that is how one is rotated. Invariant: a
+//! key is made only where nothing is sealed yet, and one that is there is never written over unless
+//! the new file holds it too, or its owner asked to forget it.
+
+mod command;
+mod file;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posthaste_crypto::master::{BadMasterKey, KeyCheck, MasterKey, MasterKeyId, Masters, WrongMasterKey};
+use posthaste_crypto::secret::SecretText;
+
+/// The file that a first start makes in the data folder.
+pub const FILE: &str = "master.key";
+/// Keys beyond these are not expected: a rotation needs two, one that was cut short three.
+const KEYS_MAX: usize = 8;
+/// A command asks another machine; a person would have given up by then.
+const COMMAND_WITHIN: Duration = Duration::from_secs(30);
+
+/// Where the key comes from. Never prints it.
+#[derive(Debug)]
+pub enum Source {
+    /// [`FILE`] in the data folder, made by the first start.
+    Folder,
+    /// A text, and what it was given as, such as a variable's name.
+    Text {
+        /// What it was given as.
+        named: String,
+        /// The key.
+        text: SecretText,
+    },
+    /// A file somewhere else, that somebody looks after.
+    File(PathBuf),
+    /// What a program prints: its name and its arguments.
+    Command(Vec<String>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder => write!(f, "{FILE} in the data folder"),
+            Self::Text { named, .. } => f.write_str(named),
+            Self::File(path) => path.display().fmt(f),
+            Self::Command(command) => write!(f, "the command {}", command.join(" ")),
+        }
+    }
+}
+
+/// Why there is no master key, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NoMasterKey {
+    /// The file cannot be read.
+    #[error("cannot read the master key from {path}: {detail}; it must be a file that the user who runs this may read")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// What the system said.
+        detail: String,
+    },
+    /// Others than its owner may read the file.
+    #[error(
+        "the master key in {path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and rotate the \
+         key if somebody may have read it"
+    )]
+    OthersMayRead {
+        /// Which.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// What was given is no key.
+    #[error("the master key from {from} cannot be used: {why}")]
+    Bad {
+        /// Where it came from.
+        from: String,
+        /// What is wrong with it.
+        why: BadMasterKey,
+    },
+    /// There are more keys, or more text, than there can be.
+    #[error("the master key from {from} is too long; give at most {KEYS_MAX} keys, newest first, each on a line")]
+    TooLong {
+        /// Where it came from.
+        from: String,
+    },
+    /// The data are sealed, and the key is gone.
+    #[error(
+        "the data are sealed under master key {needed}, and {path} is missing; put that file back: without it they \
+         cannot be read"
+    )]
+    Missing {
+        /// Where it was.
+        path: String,
+        /// Which key is needed.
+        needed: MasterKeyId,
+    },
+    /// Another key was given than the data are sealed under.
+    #[error("{wrong} by {from}; give the first one, or both of them, newest first, to rotate")]
+    Wrong {
+        /// Where it came from.
+        from: String,
+        /// Both keys.
+        wrong: WrongMasterKey,
+    },
+    /// A key is given, and there is another in the folder.
+    #[error("the master key is given by {from}, and there is {path} too; keep one of them")]
+    Both {
+        /// Where the one comes from.
+        from: String,
+        /// Where the other is.
+        path: String,
+    },
+    /// The command did not give one.
+    #[error("{from}, which prints the master key, {detail}; run it by hand to see why")]
+    Command {
+        /// Which.
+        from: String,
+        /// What it did instead.
+        detail: String,
+    },
+    /// The file cannot be made.
+    #[error("cannot make {path} for the master key: {detail}; the data folder must be one of the user who runs this")]
+    Unwritable {
+        /// Which.
+        path: String,
+        /// What the system said.
+        detail: String,
+    },
+}
+
+/// The master keys for the data in a folder, which must be there and belong to this process alone.
+/// `needed` are the keys that the data say they are sealed under: none, where nothing is sealed yet.
+///
+/// Blocks while a command runs.
+///
+/// ```
+/// use posthaste_engine::master_key::{self, Source};
+///
+/// let folder = tempfile::tempdir()?;
+/// let made = master_key::load(&Source::Folder, folder.path(), &[])?;
+/// // What the store keeps to know the key again, and the next start:
+/// let check = made.newest().check();
+/// let again = master_key::load(&Source::Folder, folder.path(), &[check])?;
+/// assert_eq!(again.newest().id(), made.newest().id());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn load(source: &Source, folder: &Path, needed: &[KeyCheck]) -> Result<Masters, NoMasterKey> {
+    let own = folder.join(FILE);
+    if !matches!(source, Source::Folder) && is_another(source, &own) {
+        return Err(NoMasterKey::Both { from: source.to_string(), path: own.display().to_string() });
+    }
+    let text = match source {
+        Source::Folder => match (file::read(&own)?, needed.first()) {
+            (Some(text), _) => text,
+            (None, Some(needed)) => {
+                return Err(NoMasterKey::Missing { path: own.display().to_string(), needed: needed.id() });
+            }
+            (None, None) => file::make(&own, &written(&[&MasterKey::generate()]))?,
+        },
+        Source::Text { named, text } => return checked(parse(text.expose(), named)?, named, needed),
+        Source::File(path) => file::read(path)?.ok_or_else(|| NoMasterKey::Unreadable {
+            path: path.display().to_string(),
+            detail: "there is no such file".to_owned(),
+        })?,
+        Source::Command(command) => command::run(command, &source.to_string(), COMMAND_WITHIN)?,
+    };
+    let from = source.to_string();
+    checked(parse(text.expose(), &from)?, &from, needed)
+}
+
+/// Adds a new key to the folder's file, before those that are there: from now on it wraps. What is
+/// wrapped by the others must be wrapped anew before they are forgotten.
+pub fn add_newer(folder: &Path, masters: Masters) -> Result<Masters, NoMasterKey> {
+    let masters = masters.rotated_to(MasterKey::generate());
+    file::replace(&folder.join(FILE), &written(&masters.iter().collect::<Vec<_>>()))?;
+    Ok(masters)
+}
+
+/// Forgets all but the newest key in the folder's file. Backups made under the others need them.
+pub fn forget_older(folder: &Path, masters: &Masters) -> Result<(), NoMasterKey> {
+    file::replace(&folder.join(FILE), &written(&[masters.newest()]))
+}
+
+/// Whether the folder has a file of its own beside the one that was named.
+fn is_another(source: &Source, own: &Path) -> bool {
+    let the_same = |path: &PathBuf| path.canonicalize().ok() == own.canonicalize().ok();
+    own.exists() && !matches!(source, Source::File(path) if the_same(path))
+}
+
+fn written(keys: &[&MasterKey]) -> SecretText {
+    const LINE_BYTES: usize = 45;
+    // Room for all of it at once: a string that grows leaves copies of itself behind.
+    let mut text = String::with_capacity(keys.len() * LINE_BYTES);
+    for key in keys {
+        text.push_str(key.reveal().expose());
+        text.push('\n');
+    }
+    text.into()
+}
+
+/// The keys in a text, newest first, one a line.
+fn parse(text: &str, from: &str) -> Result<Masters, NoMasterKey> {
+    let bad = |why| NoMasterKey::Bad { from: from.to_owned(), why };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.len() > KEYS_MAX {
+        return Err(NoMasterKey::TooLong { from: from.to_owned() });
+    }
+    let keys: Vec<MasterKey> = lines.into_iter().map(MasterKey::parse).collect::<Result<_, _>>().map_err(bad)?;
+    Masters::newest_first(keys).ok_or_else(|| bad(BadMasterKey::Length { bytes: 0 }))
+}
+
+fn checked(masters: Masters, from: &str, needed: &[KeyCheck]) -> Result<Masters, NoMasterKey> {
+    match needed.iter().try_for_each(|check| masters.verify(check)) {
+        Ok(()) => Ok(masters),
+        Err(wrong) => Err(NoMasterKey::Wrong { from: from.to_owned(), wrong }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a folder")
+    }
+
+    fn text_of(key: &MasterKey) -> String {
+        key.reveal().expose().to_owned()
+    }
+
+    fn given(text: &str) -> Source {
+        Source::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: text.to_owned().into() }
+    }
+
+    fn put(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).expect("a file");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its permissions");
+    }
+
+    #[test]
+    fn the_first_start_makes_a_key_that_its_owner_alone_may_read_and_later_ones_find_it() {
+        let folder = folder();
+        let made = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let file = folder.path().join(FILE);
+        assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(&file).expect("ours"), format!("{}\n", text_of(made.newest())));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing else is left");
+        for needed in [vec![], vec![made.newest().check()]] {
+            let found = load(&Source::Folder, folder.path(), &needed).expect("found");
+            assert_eq!(found.newest().id(), made.newest().id());
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_lost_is_not_replaced_by_a_new_one() {
+        let folder = folder();
+        let needed = MasterKey::generate();
+        let refused = load(&Source::Folder, folder.path(), &[needed.check()]).expect_err("it is missing");
+        let path = folder.path().join(FILE);
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "the data are sealed under master key {}, and {} is missing; put that file back: without it they \
+                 cannot be read",
+                needed.id(),
+                path.display()
+            )
+        );
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn another_key_than_the_one_needed_is_refused_with_both_ids_from_every_source() {
+        let (needed, other, folder) = (MasterKey::generate(), MasterKey::generate(), folder());
+        let elsewhere = tempfile::NamedTempFile::new().expect("a file");
+        put(elsewhere.path(), &text_of(&other), 0o400);
+        let command = vec!["echo".to_owned(), text_of(&other)];
+        let sources = [given(&text_of(&other)), Source::File(elsewhere.path().to_owned()), Source::Command(command)];
+        for source in sources {
+            let refused = load(&source, folder.path(), &[needed.check()]).expect_err("another key").to_string();
+            let says = format!(
+                "the data are sealed under master key {}, but master key {} was given by {source}; give the first \
+                 one, or both of them, newest first, to rotate",
+                needed.id(),
+                other.id()
+            );
+            assert_eq!(refused, says);
+            assert!(load(&source, folder.path(), &[other.check()]).is_ok());
+        }
+        put(&folder.path().join(FILE), &text_of(&other), 0o600);
+        let refused = load(&Source::Folder, folder.path(), &[needed.check()]);
+        assert!(matches!(refused, Err(NoMasterKey::Wrong { .. })));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused_wherever_it_is() {
+        let (folder, elsewhere) = (folder(), tempfile::NamedTempFile::new().expect("a file"));
+        let key = text_of(&MasterKey::generate());
+        for mode in [0o640, 0o604, 0o644, 0o660, 0o601] {
+            for (path, source) in [
+                (folder.path().join(FILE), Source::Folder),
+                (elsewhere.path().to_owned(), Source::File(elsewhere.path().to_owned())),
+            ] {
+                put(&path, &key, mode);
+                let refused = load(&source, folder.path(), &[]).expect_err("others may read it").to_string();
+                let says = format!("can be read by others (mode {mode:03o}); run `chmod 600 {}`", path.display());
+                assert!(refused.contains(&says), "{refused}");
+                if path.starts_with(folder.path()) {
+                    fs::remove_file(&path).expect("it is there");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_not_shown() {
+        let folder = folder();
+        let cases = [
+            ("", "it has 0 bytes and must have 32"),
+            ("\n\n", "it has 0 bytes and must have 32"),
+            ("aHVudGVyMg==", "it has 7 bytes and must have 32"),
+            ("hunter2!", "it is neither base64 nor 64 hexadecimal digits"),
+            ("ZXhhbXBsZSBvZiBhIGtleSwgbmV2ZXIgdXNlIGl0ISE=", "it is an example or a pass phrase"),
+        ];
+        for (text, says) in cases {
+            put(&folder.path().join(FILE), text, 0o600);
+            let refused = load(&Source::Folder, folder.path(), &[]).expect_err("no key").to_string();
+            assert!(
+                refused.starts_with("the master key from master.key in the data folder cannot be used"),
+                "{refused}"
+            );
+            assert!(refused.contains(says) && refused.contains("openssl rand -base64 32"), "{refused}");
+            assert!(text.trim().is_empty() || !refused.contains(text), "{refused}");
+            assert_eq!(
+                fs::read_to_string(folder.path().join(FILE)).expect("it is there"),
+                text,
+                "it is left as it was"
+            );
+        }
+        let many = format!("{}\n", text_of(&MasterKey::generate())).repeat(KEYS_MAX + 1);
+        let elsewhere = folder.path().join("keys");
+        fs::remove_file(folder.path().join(FILE)).expect("it is there");
+        for text in [many, "x".repeat(1 << 20)] {
+            put(&elsewhere, &text, 0o600);
+            let refused = load(&Source::File(elsewhere.clone()), folder.path(), &[]);
+            assert!(matches!(refused, Err(NoMasterKey::TooLong { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_given_while_the_folder_has_one_is_refused() {
+        let folder = folder();
+        let own = folder.path().join(FILE);
+        let made = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let refused = load(&given(&text_of(made.newest())), folder.path(), &[]).expect_err("both").to_string();
+        let says = format!(
+            "the master key is given by POSTHASTE_MASTER_KEY, and there is {} too; keep one of them",
+            own.display()
+        );
+        assert_eq!(refused, says);
+        assert!(load(&Source::File(own), folder.path(), &[]).is_ok(), "it is the same file");
+    }
+
+    #[test]
+    fn a_missing_file_that_was_named_is_not_made() {
+        let folder = folder();
+        let path = folder.path().join("elsewhere.key");
+        let refused = load(&Source::File(path.clone()), folder.path(), &[]).expect_err("missing").to_string();
+        assert!(refused.contains("there is no such file"), "{refused}");
+        let refused = load(&Source::File(folder.path().to_owned()), folder.path(), &[]);
+        assert!(matches!(refused, Err(NoMasterKey::Unreadable { .. })), "{refused:?}");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn several_keys_are_read_newest_first() {
+        let (newer, older) = (MasterKey::generate(), MasterKey::generate());
+        let source = given(&format!("{}\n\n {}\n", text_of(&newer), text_of(&older)));
+        let masters = load(&source, folder().path(), &[older.check()]).expect("the older is among them");
+        assert_eq!(masters.newest().id(), newer.id());
+        assert_eq!(masters.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_old_key_until_it_is_forgotten() {
+        let folder = folder();
+        let before = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let old = before.newest().check();
+        let during = add_newer(folder.path(), before).expect("added");
+        let new = during.newest().check();
+        assert_ne!(new.id(), old.id());
+        for needed in [vec![old], vec![old, new], vec![new]] {
+            let found = load(&Source::Folder, folder.path(), &needed).expect("both are there");
+            assert_eq!(found.newest().id(), new.id());
+        }
+        forget_older(folder.path(), &during).expect("forgotten");
+        assert!(load(&Source::Folder, folder.path(), &[new]).is_ok());
+        assert!(matches!(load(&Source::Folder, folder.path(), &[old]), Err(NoMasterKey::Wrong { .. })));
+        let mode = fs::metadata(folder.path().join(FILE)).expect("it is there").permissions().mode();
+        assert_eq!((mode & 0o777, fs::read_dir(folder.path()).expect("a folder").count()), (0o600, 1));
+    }
+
+    #[test]
+    fn a_printed_source_shows_no_key() {
+        let key = text_of(&MasterKey::generate());
+        let source = given(&key);
+        assert!(!format!("{source:?} {source}").contains(&key));
+    }
+}

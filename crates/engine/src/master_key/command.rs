@@ -1,0 +1,102 @@
+//! A command that prints the master key: it must end well, and within a time.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use posthaste_crypto::secret::SecretText;
+
+use super::{NoMasterKey, file};
+
+/// How often it is looked whether it has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// What has ended says nothing more, unless it left something behind that still could.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a command prints. It asks nobody for anything: its input is empty. What it complains of goes
+/// where ours goes.
+pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<SecretText, NoMasterKey> {
+    let failed = |detail: String| NoMasterKey::Command { from: named.to_owned(), detail };
+    let refused = |doing: &str, error: io::Error| failed(format!("{doing}: {error}"));
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(failed("has no name".to_owned()));
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| refused("could not be started", error))?;
+    let printed = child.stdout.take().expect("it was asked for");
+    let (say, heard) = mpsc::channel();
+    let from = named.to_owned();
+    // Ends with the command's output; nobody waits for it longer than for the command.
+    std::thread::spawn(move || say.send(file::text(printed, &from)));
+    let status = ended(&mut child, within).map_err(|error| refused("could not be waited for", error))?;
+    let Some(status) = status else {
+        return Err(failed(format!("did not end within {} s", within.as_secs_f32())));
+    };
+    if !status.success() {
+        return Err(failed(format!("failed ({status})")));
+    }
+    match heard.recv_timeout(HEARD_WITHIN) {
+        Ok(text) => text.map_err(|error| refused("printed what is no text", error))?,
+        Err(_) => Err(failed("ended and left its output open".to_owned())),
+    }
+}
+
+/// How it ended; `None` if it had to be ended.
+fn ended(child: &mut Child, within: Duration) -> io::Result<Option<ExitStatus>> {
+    let mut waited = Duration::ZERO;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if waited >= within {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+        waited += LOOK_AGAIN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(command: &[&str], within: Duration, expected: Result<&str, &str>) {
+        let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        let found = run(&command, "the command", within).map_err(|error| error.to_string());
+        match (found, expected) {
+            (Ok(text), Ok(expected)) => assert_eq!(text.expose(), expected),
+            (Err(said), Err(expected)) => assert!(said.contains(expected), "{said}"),
+            (found, _) => panic!("{command:?}: {found:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_command_prints_is_taken_when_it_ends_well() {
+        let within = Duration::from_secs(30);
+        check(&["printf", "one\\ntwo\\n"], within, Ok("one\ntwo\n"));
+        check(&["sh", "-c", "cat"], within, Ok(""));
+        check(&["sh", "-c", "echo key; exit 3"], within, Err("failed (exit status: 3); run it by hand to see why"));
+        check(&["there-is-no-such-program"], within, Err("could not be started"));
+        check(&[], within, Err("has no name"));
+        check(&["sh", "-c", "head -c 5000 /dev/zero"], within, Err("is too long"));
+        check(&["printf", "\\377"], within, Err("printed what is no text"));
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended() {
+        check(&["sleep", "600"], Duration::from_millis(30), Err("did not end within 0.03 s"));
+        check(&["sh", "-c", "exec cat /dev/zero"], Duration::from_secs(30), Err("failed (signal: 13 (SIGPIPE)"));
+        check(
+            &["sh", "-c", "sleep 3 2>/dev/null & echo key"],
+            Duration::from_secs(30),
+            Err("ended and left its output open"),
+        );
+    }
+}

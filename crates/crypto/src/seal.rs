@@ -305,6 +305,28 @@ mod tests {
         }
     }
 
+    /// Every sealed value put in the place of every other one: fields, rows, parts and tenants.
+    #[test]
+    fn two_values_never_take_each_others_place() {
+        let whose = [Whose::Store, Whose::Tenant(1), Whose::Tenant(2)];
+        let objects = [Object::Row(7), Object::Row(8), Object::Part(7, 0), Object::Part(7, 1), Object::Hashed([7; 32])];
+        let spots = whose.into_iter().flat_map(|whose| {
+            let of_field = move |field| objects.map(|object| Spot::new(whose, field, object));
+            Field::ALL.into_iter().flat_map(of_field)
+        });
+        let spots: Vec<Spot> = spots.collect();
+        // The worst case: one secret and one id for all.
+        let keys = whose.map(|whose| SealingKey::new(KeyId(1), whose, &SecretKey::from_bytes(&[5; 32])));
+        let key = |spot: &Spot| keys.iter().find(|key| key.whose() == spot.whose()).expect("one for each");
+        let sealed: Vec<_> = spots.iter().map(|spot| (spot, key(spot).seal(spot, b"x"))).collect();
+        for (from, value) in &sealed {
+            for to in &spots {
+                let opened = key(to).open(to, value);
+                assert_eq!(opened.is_ok(), *from == to, "{from:?} at {to:?}");
+            }
+        }
+    }
+
     #[test]
     fn the_same_value_sealed_twice_looks_different() {
         let key = key(1, Whose::Tenant(1));

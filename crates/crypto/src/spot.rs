@@ -2,7 +2,7 @@
 //! its own spot and at no other.
 //!
 //! A spot is logical. It names no table and no file, so that a row may move from one to another, or
-//! to another store, as it is. Invariant: no two spots are written alike ([`Spot::write`]).
+//! to another store, as it is. Invariant: no two spots are written alike.
 
 use crate::digest::Digest;
 

@@ -83,6 +83,22 @@ pub struct Message {
     pub compact: Option<Bytes>,
 }
 
+impl Message {
+    /// One that says nothing of itself but its body.
+    pub fn new(id: MessageId, tenant: TenantId, at: Timestamp, body: impl Into<Bytes>) -> Self {
+        Self {
+            id,
+            tenant,
+            at,
+            event_type: None,
+            subject: None,
+            correlation_id: String::new(),
+            body: body.into(),
+            compact: None,
+        }
+    }
+}
+
 /// A message to accept, with its deliveries.
 #[derive(Clone, Debug)]
 pub struct Accepted {
@@ -96,6 +112,13 @@ pub struct Accepted {
     pub fan_out: Option<FanOut>,
 }
 
+impl Accepted {
+    /// A message with these deliveries and no key.
+    pub fn new(message: impl Into<Arc<Message>>, deliveries: Vec<NewDelivery>) -> Self {
+        Self { message: message.into(), deliveries, idempotency: None, fan_out: None }
+    }
+}
+
 /// A delivery to accept.
 #[derive(Clone, Debug)]
 pub struct NewDelivery {
@@ -107,6 +130,13 @@ pub struct NewDelivery {
     pub lane: Arc<LaneSettings>,
     /// Whose place it takes in its lane.
     pub collapse: Option<CollapseKey>,
+}
+
+impl NewDelivery {
+    /// One that takes nobody's place.
+    pub fn new(delivery: Delivery, place: Place, lane: Arc<LaneSettings>) -> Self {
+        Self { delivery, place, lane, collapse: None }
+    }
 }
 
 /// A delivery that became durable, on its way into the window.

@@ -28,6 +28,7 @@ mod header;
 mod idempotency;
 mod job;
 mod journal;
+mod low;
 mod page;
 mod pause;
 mod reader;
@@ -118,11 +119,14 @@ pub struct Bounds {
     pub log_bytes: u64,
     /// How often it is tried to write on a full disk.
     pub again_after: Duration,
+    /// How many rows are written between two looks at how old the oldest ready one is; a start looks at
+    /// about twice as many in vain.
+    pub low_every: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20, again_after: Duration::from_secs(1) }
+        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20, again_after: Duration::from_secs(1), low_every: 2_048 }
     }
 }
 

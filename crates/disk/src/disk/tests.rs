@@ -21,7 +21,7 @@ const RESERVE: u64 = 1 << 20;
 
 /// A log that is not begun anew in these tests: what it has already would be room enough.
 fn bounds(reserve_bytes: u64) -> Bounds {
-    Bounds { reserve_bytes, log_bytes: 64 << 20, again_after: Duration::from_millis(2) }
+    Bounds { reserve_bytes, again_after: Duration::from_millis(2), ..Bounds::default() }
 }
 
 fn message(session: Session, n: u64) -> Accepted {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::journal::{Entry, Head};
 use crate::memory::MemoryStore;
-use crate::sqlite::Sqlite;
+use crate::sqlite::{Bounds, Sqlite};
 use crate::{
     Acceptance, Accepted, Attempt, CollapseKey, Counted, DeadLetterFilter, Endpoint, EndpointStatus, FirstAnswer,
     HistoryFilter, Hour, Idempotency, KeyHash, ListOrder, Message, NewDelivery, Pause, PauseScope, Query, Session,
@@ -129,7 +129,7 @@ struct Both {
 impl Both {
     async fn open(fault: Option<Fault>) -> Self {
         let folder = new_folder();
-        let sqlite = Sqlite::open_folder(folder.path()).expect("a fresh folder opens");
+        let sqlite = open(&folder);
         let memory = MemoryStore::default();
         let session = memory.open().await.expect("memory opens").session;
         assert_eq!(sqlite.open().await.expect("it opens").session, session);
@@ -468,7 +468,7 @@ impl Both {
     async fn restart(&mut self) {
         self.compare_arrivals().await;
         drop(self.sqlite.take());
-        self.sqlite = Some(Sqlite::open_folder(self.folder.path()).expect("the folder opens again"));
+        self.sqlite = Some(open(&self.folder));
         self.begin().await;
     }
 
@@ -484,7 +484,7 @@ impl Both {
         }
         drop(self.sqlite.take());
         self.folder = left;
-        self.sqlite = Some(Sqlite::open_folder(self.folder.path()).expect("what was left opens"));
+        self.sqlite = Some(open(&self.folder));
         self.begin().await;
     }
 
@@ -763,6 +763,12 @@ fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
         max_in_flight: 4,
         status: EndpointStatus::Active,
     }
+}
+
+/// With a low-water mark that is raised as soon as it can be.
+fn open(folder: &TempDir) -> Sqlite {
+    let bounds = Bounds { low_every: 1, ..Bounds::default() };
+    Sqlite::open_bounded(folder.path(), bounds).expect("what was left opens")
 }
 
 fn new_folder() -> TempDir {

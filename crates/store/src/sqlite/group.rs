@@ -14,9 +14,10 @@ use super::column::key;
 use super::derived::{self};
 use super::fault::{is_callers, is_full};
 use super::journal::Journal;
+use super::low::Low;
 use super::request::{Change, PutEndpoint, Request};
 use super::settle::Settle;
-use super::{breaker, cut, endpoint, failed, idempotency, job, page, pause};
+use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause};
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{Acceptance, EndpointStatus, Session, Start};
@@ -30,6 +31,7 @@ pub(super) struct Group<'c> {
     accept: Accept<'c>,
     settle: Settle<'c>,
     pub(super) journal: Journal<'c>,
+    low: Low<'c>,
     /// Who may write. The folder's lock makes memory enough to know it.
     session: Option<Session>,
     /// Endpoints changed by this group, with whose they are or were.
@@ -42,7 +44,7 @@ pub(super) struct Group<'c> {
 pub(super) type Refused = Vec<(usize, StoreError)>;
 
 impl<'c> Group<'c> {
-    pub(super) fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
+    pub(super) fn prepare(conn: &'c Connection, bounds: Bounds) -> Result<Self, StoreError> {
         let doing = failed("prepare the writer");
         Ok(Self {
             conn,
@@ -52,6 +54,7 @@ impl<'c> Group<'c> {
             accept: Accept::prepare(conn).map_err(&doing)?,
             settle: Settle::prepare(conn).map_err(&doing)?,
             journal: Journal::prepare(conn)?,
+            low: Low::prepare(conn, bounds.low_every).map_err(&doing)?,
             session: None,
             changed: Vec::new(),
             commit_took: Duration::ZERO,
@@ -84,6 +87,7 @@ impl<'c> Group<'c> {
             self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
         }
         self.journal.rolled_back();
+        self.low.rolled_back();
         self.session = session;
         self.changed.clear();
         Ok(())
@@ -130,10 +134,12 @@ impl<'c> Group<'c> {
     #[expect(clippy::disallowed_methods, reason = "how long the disk took is measured, not decided by")]
     fn commit(&mut self) -> Result<(), StoreError> {
         self.journal.write().map_err(failed("write the journal"))?;
+        self.low.write().map_err(failed("raise the low-water mark"))?;
         let began = Instant::now();
         self.commit.raw_execute().map_err(failed("commit"))?;
         self.commit_took = began.elapsed();
         self.journal.committed();
+        self.low.committed();
         Ok(())
     }
 
@@ -143,6 +149,7 @@ impl<'c> Group<'c> {
         {
             return Err(StoreError::Fenced { session: session.id });
         }
+        self.low.notice(request);
         let doing = request.doing();
         match request {
             Request::Open { start, .. } => {

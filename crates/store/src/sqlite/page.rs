@@ -1,7 +1,8 @@
 //! Pending rows, read the way [`Query`] asks for them.
 //!
 //! Each query walks the key or a partial index in its own order and stops at the limit. What a
-//! crash left behind no index knows: it is found by looking at every row, a bounded part at a time.
+//! crash left behind no index knows: it is found by looking at every row from the low-water mark on
+//! (see `low`), a bounded part at a time.
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
@@ -26,8 +27,9 @@ macro_rules! select {
     };
 }
 
-// Every row: one that is not ready costs no more than a look at its place.
-const LEFT: &str = select!("id > ?1 AND id < ?2 ORDER BY id LIMIT ?3");
+// Every row that may be ready: one that is not costs no more than a look at its place.
+const LEFT: &str =
+    select!("id > max(?1, (SELECT value - 1 FROM meta WHERE key = 'low')) AND id < ?2 ORDER BY id LIMIT ?3");
 const DELAYED: &str = select!("place = 1 AND due_ms > ?1 AND due_ms <= ?2 ORDER BY due_ms, id LIMIT ?3");
 const DELAYED_TWINS: &str = select!("place = 1 AND due_ms = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
 const NEXT_DUE: &str = "SELECT min(due_ms) FROM delivery WHERE place = 1 AND due_ms > ?1";
@@ -57,7 +59,7 @@ const ONE: &str = select!("id = ?1");
 pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, StoreError> {
     let mut next_due = None;
     let rows = match query {
-        Query::Left { after, before } => return left(conn, after, before, limit),
+        Query::Left { after, before } => return left(conn, after, before, limit).map(|(page, _)| page),
         Query::Delayed { after, until } => {
             next_due = due_after(conn, until)?;
             delayed(conn, after, until, limit)?
@@ -102,7 +104,13 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
     }
 }
 
-fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u32) -> Result<Page, StoreError> {
+/// What earlier writers left; also says how many rows it looked at.
+pub(super) fn left(
+    conn: &Connection,
+    after: Option<DeliveryId>,
+    before: WriterId,
+    limit: u32,
+) -> Result<(Page, u32), StoreError> {
     let doing = failed("read what was left behind");
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(LEFT).map_err(&doing)?;
@@ -120,7 +128,7 @@ fn left(conn: &Connection, after: Option<DeliveryId>, before: WriterId, limit: u
     }
     page.more = page.rows.len() == limit as usize || looked == SWEEP_LOOKS_MAX;
     page.looked = last.map(DeliveryId).filter(|_| page.more);
-    Ok(page)
+    Ok((page, looked))
 }
 
 fn delayed(
@@ -216,7 +224,7 @@ mod tests {
         let late = "SEARCH delivery USING INDEX delivery_late";
         let spill = "SEARCH delivery USING INDEX delivery_spill";
         for (sql, expected) in [
-            (LEFT, format!("{by_key} (rowid>? AND rowid<?)")),
+            (LEFT, format!("{by_key} (rowid>? AND rowid<?); SCALAR SUBQUERY 1; SEARCH meta USING PRIMARY KEY (key=?)")),
             (DELAYED, format!("{late} (due_ms>? AND due_ms<?)")),
             (DELAYED_TWINS, format!("{late} (due_ms=? AND rowid>?)")),
             (NEXT_DUE, "SEARCH delivery USING COVERING INDEX delivery_late (due_ms>?)".to_owned()),

@@ -55,7 +55,7 @@ impl Writer {
         let follower = Follower::start(follower, requests.downgrade())?;
         let (lives, ended) = watch::channel(());
         let thread = Joined::spawn("store-writer", move || {
-            run(conn, queue, log, follower, &shared);
+            run(conn, queue, log, follower, bounds, &shared);
             drop(lives);
         })?;
         Ok(Self { requests, ended, _thread: thread })
@@ -84,10 +84,19 @@ impl Writer {
     }
 }
 
-fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follower: Follower, shared: &Shared) {
+fn run(
+    conn: Connection,
+    mut queue: mpsc::Receiver<Request>,
+    mut log: Log,
+    follower: Follower,
+    bounds: Bounds,
+    shared: &Shared,
+) {
     // Outlives the reason for the end: whoever hears of it finds the reason.
     let mut waiting = Vec::with_capacity(QUEUE);
-    if let Err(error) = serve(&conn, &mut queue, &mut waiting, &mut log, &follower, shared) {
+    let served = Group::prepare(&conn, bounds)
+        .and_then(|group| serve(&conn, group, &mut queue, &mut waiting, &mut log, &follower, shared));
+    if let Err(error) = served {
         // Closing must not sync again behind the failure's back.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Err(error) = quiet {
@@ -107,13 +116,13 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut log: Log, follo
 
 fn serve(
     conn: &Connection,
+    mut group: Group<'_>,
     queue: &mut mpsc::Receiver<Request>,
     waiting: &mut Vec<Request>,
     log: &mut Log,
     follower: &Follower,
     shared: &Shared,
 ) -> Result<(), StoreError> {
-    let mut group = Group::prepare(conn)?;
     loop {
         // What found no room is tried again when somebody wakes us, not at once.
         let stuck = shared.reserve.is_stuck();

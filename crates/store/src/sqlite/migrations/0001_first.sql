@@ -8,9 +8,9 @@ CREATE TABLE meta (
 
 -- `starts` counts sessions: it is the writer new keys are minted under, and the epoch.
 -- `id_key` hides keys in public ids, `lookup_key` what is only ever looked up: each made once, kept
--- for the life of the store.
+-- for the life of the store. No row below `low` is ready.
 INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16)), ('lookup_key', randomblob(32)),
-  ('followed', 0), ('following', 0);
+  ('followed', 0), ('following', 0), ('low', 0);
 
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,

@@ -1,0 +1,229 @@
+//! The low-water mark: a start looks for ready rows from it on, not through everything that waits.
+//!
+//! Ready rows are in no index, so whoever looks for them looks at all rows (see `page`). But they are
+//! the newest ones: older rows have ended, are delayed or were spilled. The mark lags behind and costs
+//! little; what it lags by is what a start looks at in vain.
+//!
+//! Invariant: no row below `meta.low` is ready. Whatever makes one ready there lowers the mark in the
+//! same transaction; it is raised only in one that has looked at every row it passes.
+
+use posthaste_core::id::DeliveryId;
+use posthaste_core::queue::Place;
+use rusqlite::{Connection, Statement};
+
+use super::column::{key, place_number};
+use super::request::{Change, Request};
+
+/// Rows looked at for each row that was written: as the mark must overtake what is accepted.
+const LOOKS_PER_ROW: usize = 2;
+
+/// What keeps the mark.
+pub(super) struct Low<'c> {
+    look: Statement<'c>,
+    set: Statement<'c>,
+    /// On the disk.
+    durable: i64,
+    /// With the commit under way.
+    mark: i64,
+    /// Rows written since it was tried to raise it.
+    written: usize,
+    /// How many make it worth trying.
+    every: usize,
+}
+
+impl<'c> Low<'c> {
+    pub(super) fn prepare(conn: &'c Connection, every: usize) -> rusqlite::Result<Self> {
+        let durable = conn.query_row("SELECT value FROM meta WHERE key = 'low'", [], |row| row.get(0))?;
+        Ok(Self {
+            look: conn.prepare("SELECT id, place FROM delivery WHERE id >= ?1 ORDER BY id LIMIT ?2")?,
+            set: conn.prepare("UPDATE meta SET value = ?1 WHERE key = 'low'")?,
+            durable,
+            mark: durable,
+            written: 0,
+            every,
+        })
+    }
+
+    /// A request is about to take effect. If it does not, the mark is lower than it need be.
+    pub(super) fn notice(&mut self, request: &Request) {
+        match request {
+            Request::Accept { messages, .. } => {
+                let new = messages.iter().flat_map(|accepted| &accepted.deliveries);
+                new.for_each(|new| self.wrote(new.delivery.id, new.place));
+            }
+            Request::Spread { chunk, .. } => {
+                let new = chunk.deliveries.iter().map(|spread| &spread.new);
+                new.for_each(|new| self.wrote(new.delivery.id, new.place));
+            }
+            Request::Settle { settlements, .. } => {
+                for record in settlements.iter().map(|settlement| &settlement.record) {
+                    self.wrote(record.delivery.id, record.place);
+                }
+            }
+            Request::Change { change: Change::Spill(deliveries), .. } => self.written += deliveries.len(),
+            Request::Work { rows, .. } => self.written += rows,
+            _ => {}
+        }
+    }
+
+    fn wrote(&mut self, id: DeliveryId, place: Place) {
+        self.written += 1;
+        if place == Place::Ready {
+            self.mark = self.mark.min(key(id.0));
+        }
+    }
+
+    /// Raises the mark now and then, and writes it down where it has changed: before the commit.
+    pub(super) fn write(&mut self) -> rusqlite::Result<()> {
+        if self.written >= self.every {
+            self.raise(self.written * LOOKS_PER_ROW)?;
+            self.written = 0;
+        }
+        // One that was lowered and raised again is none the worse for having been written.
+        if self.mark != self.durable {
+            self.set.raw_bind_parameter(1, self.mark)?;
+            self.set.raw_execute()?;
+        }
+        Ok(())
+    }
+
+    /// Up to the first ready row, as far as these looks go.
+    fn raise(&mut self, looks: usize) -> rusqlite::Result<()> {
+        self.look.raw_bind_parameter(1, self.mark)?;
+        self.look.raw_bind_parameter(2, i64::try_from(looks).unwrap_or(i64::MAX))?;
+        let mut rows = self.look.raw_query();
+        while let Some(row) = rows.next()? {
+            let (id, place): (i64, u8) = (row.get(0)?, row.get(1)?);
+            if place == place_number(Place::Ready) {
+                self.mark = id;
+                break;
+            }
+            self.mark = id + 1;
+        }
+        Ok(())
+    }
+
+    /// The commit is on the disk.
+    pub(super) fn committed(&mut self) {
+        self.durable = self.mark;
+    }
+
+    /// The commit did not happen.
+    pub(super) fn rolled_back(&mut self) {
+        self.mark = self.durable;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use posthaste_core::delivery::Delivery;
+    use posthaste_core::id::{Key, LaneId, MessageId, TenantId, WriterId};
+    use posthaste_core::queue::LaneSettings;
+    use posthaste_core::tier::Tier;
+    use posthaste_core::time::Timestamp;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::sqlite::{Bounds, Sqlite, page};
+    use crate::{Accepted, Message, NewDelivery, Outbox, Session};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+    const EVERY: usize = 100;
+
+    fn folder() -> TempDir {
+        tempfile::tempdir().expect("a temporary folder")
+    }
+
+    async fn open(folder: &TempDir) -> (Sqlite, Session) {
+        let bounds = Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() };
+        let store = Sqlite::open_bounded(folder.path(), bounds).expect("the folder opens");
+        let session = store.open().await.expect("a session begins").session;
+        (store, session)
+    }
+
+    /// One row for each of these numbers, with one commit.
+    async fn accept(store: &Sqlite, session: Session, place: Place, numbers: impl Iterator<Item = u64>) {
+        let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
+        let settings = Arc::new(LaneSettings::new(lane, tenant, Arc::default()));
+        let messages = numbers.map(|number| {
+            let id = MessageId(Key::new(session.writer, 2 * number));
+            let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+            let new = NewDelivery::new(delivery, place, Arc::clone(&settings));
+            Accepted::new(Message::new(id, tenant, NOW, "{}"), vec![new])
+        });
+        _ = store.accept(session, messages.collect()).await.expect("they are accepted");
+        _ = store.arrivals().await;
+    }
+
+    /// What a process leaves that is killed now.
+    fn left_by(killed: &TempDir) -> TempDir {
+        let left = folder();
+        for name in ["posthaste.db", "posthaste.db-wal"] {
+            fs::copy(killed.path().join(name), left.path().join(name)).expect("what is left can be copied");
+        }
+        left
+    }
+
+    /// The numbers that the next start finds ready, and how many rows it looks at for them.
+    async fn found(folder: &TempDir) -> (Vec<u64>, u32) {
+        let (store, session) = open(folder).await;
+        found_before(&store, session.writer).await
+    }
+
+    async fn found_before(store: &Sqlite, writer: WriterId) -> (Vec<u64>, u32) {
+        let read = store.readers.read(move |conn| page::left(conn, None, writer, u32::MAX));
+        let (page, looked) = read.await.expect("it reads");
+        (page.rows.iter().map(|row| row.delivery.id.0.seq() / 2).collect(), looked)
+    }
+
+    #[tokio::test]
+    async fn a_start_looks_at_what_was_written_last_whatever_waits_behind_it() {
+        let killed = folder();
+        let (store, session) = open(&killed).await;
+        for batch in 0..30 {
+            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+        }
+        accept(&store, session, Place::Ready, 3_000..3_003).await;
+        let (ready, looked) = found(&left_by(&killed)).await;
+        assert_eq!(ready, [3_000, 3_001, 3_002]);
+        assert!(looked as usize <= 2 * EVERY, "it looked at {looked} of 3,003 rows");
+    }
+
+    #[tokio::test]
+    async fn a_mark_that_lags_behind_hides_nothing() {
+        let killed = folder();
+        let (store, session) = open(&killed).await;
+        accept(&store, session, Place::Ready, [1, 3].into_iter()).await;
+        for batch in 1..10 {
+            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+        }
+        // The first is in flight all the while: nobody has looked beyond it.
+        let (ready, looked) = found(&left_by(&killed)).await;
+        assert_eq!((ready, looked), (vec![1, 3], 902));
+        // Once it is spilled the mark follows, twice as fast as others write.
+        let spilled = [1, 3].map(|number| DeliveryId(Key::new(session.writer, 2 * number + 1)));
+        store.spill(session, spilled.to_vec()).await.expect("they are spilled");
+        for batch in 10..20 {
+            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+        }
+        let (ready, looked) = found(&left_by(&killed)).await;
+        assert_eq!(ready, [0; 0]);
+        assert!(looked as usize <= 2 * EVERY, "it looked at {looked} of 1,902 rows");
+    }
+
+    #[tokio::test]
+    async fn what_becomes_ready_below_the_mark_is_found() {
+        let killed = folder();
+        let (store, session) = open(&killed).await;
+        for batch in 1..10 {
+            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+        }
+        // Its id was minted before those, its accept was slower.
+        accept(&store, session, Place::Ready, [7].into_iter()).await;
+        let (ready, _) = found(&left_by(&killed)).await;
+        assert_eq!(ready, [7]);
+    }
+}

@@ -14,14 +14,14 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, Directory, Endpoint, EndpointStatus, FirstAnswer, Idempotency, KeyHash, Message,
-    NewDelivery, Outbox, Pause, PauseScope, Session, Settled, Settlement, StoreError,
+    Acceptance, Accepted, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
+    Outbox, Pause, PauseScope, Session, Settled, Settlement, StoreError,
 };
 
 use crate::crowd::Flaw;
@@ -133,18 +133,13 @@ impl Load {
         let len = if self.dice.u8(..8) == 0 { self.dice.usize(..40_000) } else { self.dice.usize(..600) };
         let body: Vec<u8> = (0..len).map(|_| self.dice.u8(..)).collect();
         let message = Message {
-            id,
-            tenant: TENANT,
-            at: NOW,
             event_type: Some("invoice.paid".to_owned()),
-            subject: None,
             correlation_id: id.to_string(),
-            body: body.into(),
-            compact: None,
+            ..Message::new(id, TENANT, NOW, body)
         };
         let deliveries = (1..=count).map(|n| self.delivery(id, n)).collect();
         let idempotency = self.dice.bool().then(|| self.key());
-        Accepted { message: Arc::new(message), deliveries, idempotency, fan_out: None }
+        Accepted { idempotency, ..Accepted::new(message, deliveries) }
     }
 
     fn delivery(&mut self, message: MessageId, n: u64) -> NewDelivery {
@@ -152,7 +147,7 @@ impl Load {
         let place = [Place::Ready, Place::Ready, Place::Spilled, Place::Delayed][self.dice.usize(..4)];
         let id = DeliveryId(message.0.plus(n));
         let delivery = Delivery::queued(id, message, LaneId::from_raw(lane), Tier::Promotional, NOW);
-        NewDelivery { delivery, place, lane: Arc::new(endpoint(lane).lane_settings()), collapse: None }
+        NewDelivery::new(delivery, place, Arc::new(endpoint(lane).lane_settings()))
     }
 
     fn key(&mut self) -> Idempotency {
@@ -262,17 +257,8 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
 
 fn endpoint(n: u64) -> Endpoint {
     Endpoint {
-        id: EndpointId::from_raw(n),
-        tenant: TENANT,
-        at: NOW,
-        url: format!("https://example.com/{n}"),
         secrets: vec!["whsec_a".to_owned()],
-        event_types: Vec::new(),
-        policy: "webhook".to_owned(),
-        ttl: None,
-        order: Order::Fifo,
-        on_dead: OnDead::Skip,
         max_in_flight: 10,
-        status: EndpointStatus::Active,
+        ..Endpoint::new(EndpointId::from_raw(n), TENANT, NOW, format!("https://example.com/{n}"))
     }
 }

@@ -88,17 +88,13 @@ mod tests {
         let clock = SystemClock::new();
         let id = |n| MessageId(Key::new(session.writer, n));
         let accept = |n, days: i64| {
-            let message = Message {
-                id: id(n),
-                tenant: TenantId::from_raw(1),
-                at: Timestamp::from_millis(clock.now().as_millis() - days * 24 * 60 * 60 * 1_000),
-                event_type: None,
-                correlation_id: String::new(),
-                subject: None,
-                body: Bytes::new(),
-                compact: None,
-            };
-            Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None }
+            let message = Message::new(
+                id(n),
+                TenantId::from_raw(1),
+                Timestamp::from_millis(clock.now().as_millis() - days * 24 * 60 * 60 * 1_000),
+                Bytes::new(),
+            );
+            Accepted::new(message, Vec::new())
         };
         let messages = vec![accept(1, 8), accept(2, 6)];
         _ = store.accept(session, messages).await.expect("memory accepts");

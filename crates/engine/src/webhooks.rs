@@ -217,9 +217,8 @@ mod tests {
     use bytes::Bytes;
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
-    use posthaste_core::queue::{OnDead, Order};
     use posthaste_crypto::signature::Secret;
-    use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
+    use posthaste_store::{Endpoint, MemoryStore};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -239,31 +238,16 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         Endpoint {
-            id: EndpointId::from_raw(7),
-            tenant: TenantId::from_raw(1),
-            at: Timestamp::default(),
-            url: "http://127.0.0.1/".to_owned(),
             secrets: vec![Secret::generate().reveal().to_string()],
-            event_types: Vec::new(),
-            policy: "webhook".to_owned(),
-            ttl: None,
-            order: Order::Fifo,
-            on_dead: OnDead::Skip,
             max_in_flight: 10,
-            status: EndpointStatus::Active,
+            ..Endpoint::new(EndpointId::from_raw(7), TenantId::from_raw(1), Timestamp::default(), "http://127.0.0.1/")
         }
     }
 
     fn message() -> Message {
         Message {
-            id: MessageId::from_raw(1),
-            tenant: TenantId::from_raw(1),
-            at: Timestamp::default(),
-            event_type: None,
             correlation_id: "c".to_owned(),
-            body: Bytes::new(),
-            subject: None,
-            compact: None,
+            ..Message::new(MessageId::from_raw(1), TenantId::from_raw(1), Timestamp::default(), Bytes::new())
         }
     }
 

@@ -100,18 +100,9 @@ impl Work {
         let lane = LaneId::from_raw((1 << 40) + collapse.map_or(self.next, |key| key.0) % LANES);
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
         let settings = LaneSettings::new(lane, TenantId::from_raw(1), Arc::clone(&self.policy));
-        let message = Message {
-            id,
-            tenant: TenantId::from_raw(1),
-            at: NOW,
-            event_type: None,
-            correlation_id: String::new(),
-            subject: None,
-            body: Bytes::from_static(&[b'x'; 200]),
-            compact: None,
-        };
+        let message = Message::new(id, TenantId::from_raw(1), NOW, Bytes::from_static(&[b'x'; 200]));
         let new = NewDelivery { delivery, place: Place::Ready, lane: Arc::new(settings), collapse };
-        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
+        Accepted::new(message, vec![new])
     }
 
     async fn settle(&self, made: Vec<Delivery>) {

@@ -302,6 +302,24 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// One that takes every event, first in, first out, 64 at once.
+    pub fn new(id: EndpointId, tenant: TenantId, at: Timestamp, url: impl Into<String>) -> Self {
+        Self {
+            id,
+            tenant,
+            at,
+            url: url.into(),
+            secrets: Vec::new(),
+            event_types: Vec::new(),
+            policy: "webhook".to_owned(),
+            ttl: None,
+            order: Order::Fifo,
+            on_dead: OnDead::Skip,
+            max_in_flight: 64,
+            status: EndpointStatus::Active,
+        }
+    }
+
     /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
     /// delivery must not be stranded by a preset that a newer version has and this one has not.
     pub fn lane_settings(&self) -> LaneSettings {

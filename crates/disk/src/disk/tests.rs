@@ -29,18 +29,10 @@ fn message(session: Session, n: u64) -> Accepted {
     let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
     let delivery = Delivery::queued(DeliveryId(message.0.plus(1)), message, lane, Tier::Promotional, NOW);
     let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
-    let message = Message {
-        id: message,
-        tenant,
-        at: NOW,
-        event_type: None,
-        subject: None,
-        correlation_id: message.to_string(),
-        body: vec![b'x'; 20_000].into(),
-        compact: None,
-    };
-    let deliveries = vec![NewDelivery { delivery, place: Place::Ready, lane, collapse: None }];
-    Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
+    let message =
+        Message { correlation_id: message.to_string(), ..Message::new(message, tenant, NOW, vec![b'x'; 20_000]) };
+    let deliveries = vec![NewDelivery::new(delivery, Place::Ready, lane)];
+    Accepted::new(message, deliveries)
 }
 
 fn delivered(session: Session, accepted: &Accepted) -> Settlement {

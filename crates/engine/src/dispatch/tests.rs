@@ -144,18 +144,9 @@ impl Rig {
         };
         let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], ttl: None });
         let place = Place::for_new(lane.order, false, at(0), at(0));
-        let message = Message {
-            id,
-            tenant: lane.tenant,
-            at: at(0),
-            event_type: None,
-            correlation_id: String::new(),
-            body: Bytes::new(),
-            subject: None,
-            compact: None,
-        };
+        let message = Message::new(id, lane.tenant, at(0), Bytes::new());
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];
-        let accepted = vec![Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }];
+        let accepted = vec![Accepted::new(message, deliveries)];
         Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store").1)
     }
 

@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{Key, LaneId, Shard, TenantId};
-use posthaste_core::queue::{Limits, OnDead, Order, Record};
+use posthaste_core::queue::{Limits, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, DeadLetterFilter, Endpoint, EndpointStatus, JobState, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
-    Shown,
+    Accepted, DeadLetterFilter, Endpoint, JobState, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
 };
 use tempfile::TempDir;
 
@@ -88,18 +86,9 @@ impl Process {
 
     async fn put_endpoint(&self, event_types: &[&str]) {
         let endpoint = Endpoint {
-            id: EndpointId(self.mint.keys(1)),
-            tenant: TENANT,
-            at: Timestamp::from_millis(0),
-            url: "https://example.com/".to_owned(),
-            secrets: Vec::new(),
             event_types: event_types.iter().map(|text| (*text).to_owned()).collect(),
-            policy: "webhook".to_owned(),
-            ttl: None,
-            order: Order::Fifo,
-            on_dead: OnDead::Skip,
             max_in_flight: 4,
-            status: EndpointStatus::Active,
+            ..Endpoint::new(EndpointId(self.mint.keys(1)), TENANT, Timestamp::from_millis(0), "https://example.com/")
         };
         _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("an endpoint is put");
     }
@@ -107,14 +96,9 @@ impl Process {
     fn message(&self) -> Message {
         let id = MessageId(self.mint.keys(1));
         Message {
-            id,
-            tenant: TENANT,
-            at: SystemClock::new().now(),
             event_type: Some("a.b".to_owned()),
             correlation_id: id.to_string(),
-            subject: None,
-            body: Bytes::from_static(b"{}"),
-            compact: None,
+            ..Message::new(id, TENANT, SystemClock::new().now(), "{}")
         }
     }
 
@@ -155,8 +139,7 @@ async fn a_large_fan_out_reaches_each_endpoint_once_however_often_the_process_di
     futures_util::future::join_all(put).await;
     let message = Arc::new(process.message());
     let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
-    let accepted =
-        Accepted { message: Arc::clone(&message), deliveries: Vec::new(), idempotency: None, fan_out: Some(fan_out) };
+    let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
     _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
     process.put_endpoint(&[]).await;
     process.die().await;
@@ -220,8 +203,8 @@ async fn give_up(process: &Process, lane: LaneId) -> Delivery {
         Timestamp::from_millis(0),
     );
     let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
-    let new = NewDelivery { delivery: delivery.clone(), place: Place::Ready, lane: Arc::new(settings), collapse: None };
-    let accepted = Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None };
+    let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
+    let accepted = Accepted::new(message, vec![new]);
     _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
     let record = Record {

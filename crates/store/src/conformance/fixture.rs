@@ -6,7 +6,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
@@ -155,17 +154,11 @@ impl<S: Store> Case<S> {
         let id = MessageId(Key::new(self.session().writer, self.next.get()));
         self.next.set(self.next.get() + 1 + drafts.len() as u64);
         let message = Message {
-            id,
-            tenant: TenantId::from_raw(9),
-            at: NOW,
-            event_type: None,
             correlation_id: format!("correlation {id}"),
-            body: Bytes::from_static(b"{}"),
-            subject: None,
-            compact: None,
+            ..Message::new(id, TenantId::from_raw(9), NOW, "{}")
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();
-        Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
+        Accepted::new(message, deliveries)
     }
 
     /// Accepts one message with these deliveries and names them.

@@ -231,17 +231,10 @@ mod tests {
         for n in 0..200 {
             let id = MessageId(Key::new(session.writer, 1 + n));
             let message = Message {
-                id,
-                tenant: TenantId::from_raw(9),
-                at: Timestamp::from_millis(1_760_000_000_000),
-                event_type: None,
                 correlation_id: id.to_string(),
-                body: vec![b'x'; 40_000].into(),
-                subject: None,
-                compact: None,
+                ..Message::new(id, TenantId::from_raw(9), Timestamp::from_millis(1_760_000_000_000), vec![b'x'; 40_000])
             };
-            let accepted =
-                Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
+            let accepted = Accepted::new(message, Vec::new());
             store.accept(session, vec![accepted]).await.expect("it is accepted");
             let log = fs::metadata(folder.join("posthaste.db-wal")).expect("the log is there").len();
             assert!(log <= LOG, "{log} bytes after {n} messages");

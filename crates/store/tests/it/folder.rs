@@ -11,14 +11,14 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{OnDead, Order, Place, Record};
+use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Directory, Endpoint, EndpointStatus, Message, NewDelivery, Outbox, Pause, PauseScope,
-    Query, Session, Settled, Settlement, StoreError,
+    Accepted, Archive, Attempt, Directory, Endpoint, Message, NewDelivery, Outbox, Pause, PauseScope, Query, Session,
+    Settled, Settlement, StoreError,
 };
 
 use super::new_folder;
@@ -240,19 +240,11 @@ fn message(session: Session, seq: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, seq));
     let delivery =
         Delivery::queued(DeliveryId(message.0.plus(1)), message, LaneId::from_raw(5), Tier::Promotional, NOW);
-    let message = Message {
-        id: message,
-        tenant: TenantId::from_raw(9),
-        at: NOW,
-        event_type: None,
-        correlation_id: message.to_string(),
-        body: Bytes::from_static(b"{}"),
-        subject: None,
-        compact: None,
-    };
+    let message =
+        Message { correlation_id: message.to_string(), ..Message::new(message, TenantId::from_raw(9), NOW, "{}") };
     let lane = Arc::new(endpoint(5).lane_settings());
-    let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
-    Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
+    let new = NewDelivery::new(delivery, Place::Ready, lane);
+    Accepted::new(message, vec![new])
 }
 
 fn id(accepted: &Accepted) -> DeliveryId {
@@ -284,17 +276,8 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
 
 fn endpoint(n: u64) -> Endpoint {
     Endpoint {
-        id: EndpointId::from_raw(n),
-        tenant: TenantId::from_raw(9),
-        at: NOW,
-        url: "https://example.com/".to_owned(),
         secrets: vec!["whsec_a".to_owned()],
-        event_types: Vec::new(),
-        policy: "webhook".to_owned(),
-        ttl: None,
-        order: Order::Fifo,
-        on_dead: OnDead::Skip,
         max_in_flight: 10,
-        status: EndpointStatus::Active,
+        ..Endpoint::new(EndpointId::from_raw(n), TenantId::from_raw(9), NOW, "https://example.com/")
     }
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
@@ -50,17 +49,11 @@ impl Filled {
                 let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, LANE, Tier::Promotional, at);
                 deliveries.push(delivery.clone());
                 let message = Message {
-                    id,
-                    tenant: TenantId::from_raw(1),
-                    at,
-                    event_type: None,
                     correlation_id: id.to_string(),
-                    subject: None,
-                    body: Bytes::from(vec![7; 4096]),
-                    compact: None,
+                    ..Message::new(id, TenantId::from_raw(1), at, vec![7; 4096])
                 };
-                let new = NewDelivery { delivery, place: Place::Spilled, lane: Arc::clone(&lane), collapse: None };
-                Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
+                let new = NewDelivery::new(delivery, Place::Spilled, Arc::clone(&lane));
+                Accepted::new(message, vec![new])
             });
             let batch = batch.collect();
             _ = self.store.accept(self.session, batch).await.expect("it accepts");

@@ -119,19 +119,10 @@ impl Caller {
             answer: FirstAnswer { status: 202, body: Bytes::from(answer(id)) },
             at: now,
         };
-        let message = Message {
-            id,
-            tenant: lane.tenant,
-            at: now,
-            event_type: None,
-            correlation_id: String::new(),
-            subject: None,
-            body,
-            compact: None,
-        };
-        let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
+        let message = Message::new(id, lane.tenant, now, body);
+        let new = NewDelivery::new(delivery, Place::Ready, lane);
         let idempotency = Some(once).filter(|_| self.with == Keys::Kept);
-        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency, fan_out: None }
+        Accepted { idempotency, ..Accepted::new(message, vec![new]) }
     }
 }
 

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use fastrand::Rng;
 use futures_util::FutureExt;
 use posthaste_core::cause::Class;
@@ -158,18 +157,9 @@ impl World {
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, self.lane.lane, TIER, self.now);
         let spilling = self.dispatch.is_spilling(self.lane.lane, TIER);
         let place = Place::for_new(self.lane.order, spilling, self.now, self.now);
-        let message = Message {
-            id,
-            tenant: self.lane.tenant,
-            at: self.now,
-            event_type: None,
-            correlation_id: String::new(),
-            body: Bytes::from_static(b"{}"),
-            subject: None,
-            compact: None,
-        };
-        let new = NewDelivery { delivery, place, lane: Arc::clone(&self.lane), collapse: None };
-        Accepted { message: Arc::new(message), deliveries: vec![new], idempotency: None, fan_out: None }
+        let message = Message::new(id, self.lane.tenant, self.now, "{}");
+        let new = NewDelivery::new(delivery, place, Arc::clone(&self.lane));
+        Accepted::new(message, vec![new])
     }
 
     fn step(&mut self, event: Event) {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place};
+use posthaste_core::queue::{LaneSettings, Place};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Accepted, Endpoint, EndpointStatus, Message, NewDelivery, Session};
+use posthaste_store::{Accepted, Endpoint, Message, NewDelivery, Session};
 
 /// A small event's body.
 pub(super) const BODY_BYTES: usize = 200;
@@ -37,18 +37,9 @@ impl Target {
     /// The endpoint.
     pub fn endpoint(self) -> Endpoint {
         Endpoint {
-            id: self.id(),
-            tenant: self.tenant(),
-            at: THEN,
-            url: format!("https://{}.example.com/", self.0),
             secrets: vec!["whsec_some".to_owned()],
-            event_types: Vec::new(),
             policy: "backend".to_owned(),
-            ttl: None,
-            order: Order::Fifo,
-            on_dead: OnDead::Skip,
-            max_in_flight: 64,
-            status: EndpointStatus::Active,
+            ..Endpoint::new(self.id(), self.tenant(), THEN, format!("https://{}.example.com/", self.0))
         }
     }
 
@@ -89,16 +80,11 @@ impl Mint {
         let lane = Arc::clone(&self.lanes[turn]);
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, THEN);
         let message = Message {
-            id,
-            tenant: lane.tenant,
-            at: THEN,
             event_type: Some("invoice.paid".to_owned()),
             correlation_id: "msg_0123456789abcdefghjkmnpqrstvwxyz0123".to_owned(),
-            body: self.body.clone(),
-            subject: None,
-            compact: None,
+            ..Message::new(id, lane.tenant, THEN, self.body.clone())
         };
-        let deliveries = vec![NewDelivery { delivery, place: self.place, lane, collapse: None }];
-        Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }
+        let deliveries = vec![NewDelivery::new(delivery, self.place, lane)];
+        Accepted::new(message, deliveries)
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::id::{LaneId, MessageId, TenantId};
 use posthaste_core::queue::Place;
@@ -62,15 +61,6 @@ pub(super) fn compose(
         tier: message.tier.index(),
         collapse: message.collapse,
     };
-    let message = Message {
-        id,
-        tenant: TenantId::from_raw(1),
-        at: now,
-        event_type: None,
-        correlation_id: String::new(),
-        body: Bytes::from_static(b"{}"),
-        subject: None,
-        compact: None,
-    };
-    (Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None }, sent)
+    let message = Message::new(id, TenantId::from_raw(1), now, "{}");
+    (Accepted::new(message, deliveries), sent)
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use posthaste_core::cause::Cause;
@@ -187,18 +186,9 @@ impl Door {
         let place = Place::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         let mut body = token.to_be_bytes().to_vec();
         body.resize(BODY_BYTES, b'x');
-        let message = Message {
-            id,
-            tenant: lane.tenant,
-            at: now,
-            event_type: None,
-            correlation_id: String::new(),
-            body: Bytes::from(body),
-            subject: None,
-            compact: None,
-        };
-        let deliveries = vec![NewDelivery { delivery, place, lane, collapse: None }];
-        let accepted = Accepted { message: Arc::new(message), deliveries, idempotency: None, fan_out: None };
+        let message = Message::new(id, lane.tenant, now, body);
+        let deliveries = vec![NewDelivery::new(delivery, place, lane)];
+        let accepted = Accepted::new(message, deliveries);
         (acknowledgement(token, id.raw()), accepted)
     }
 }

@@ -1,0 +1,395 @@
+//! Two stores that are asked the same, call by call, and must answer the same.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Cut;
+use posthaste_core::delivery::{Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
+use posthaste_core::queue::{Order, Place};
+use posthaste_core::tier::Tier;
+use tempfile::TempDir;
+
+use super::Fault;
+use super::made::{dead_letters, endpoint, idempotency, new_delivery, pause_scope, scope, settlement};
+use super::step::{Call, Draft, LANES, Outcome, Step, at};
+use crate::memory::MemoryStore;
+use crate::sqlite::{Bounds, Sqlite};
+use crate::{Acceptance, Accepted, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError};
+use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Retention, RetentionStep, Sweep};
+use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Spread};
+
+/// Asks both the same, who must say the same; gives their answer.
+macro_rules! ask {
+    ($both:expr, $($call:tt)+) => {{
+        let expected = $both.memory.$($call)+.await.expect("memory answers");
+        let found = $both.sqlite().$($call)+.await.expect("it answers");
+        assert_eq!(found, expected, "{}", stringify!($($call)+));
+        found
+    }};
+}
+pub(super) use ask;
+
+/// The two stores, and what their caller knows.
+pub(super) struct Both {
+    pub(super) memory: MemoryStore,
+    sqlite: Option<Sqlite>,
+    folder: TempDir,
+    pub(super) session: Session,
+    next: u64,
+    pub(super) messages: Vec<MessageId>,
+    pub(super) jobs: Vec<JobId>,
+    /// As they were settled last.
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) arrivals_due: usize,
+    fault: Option<Fault>,
+}
+
+impl Both {
+    pub(super) async fn open(fault: Option<Fault>) -> Self {
+        let folder = new_folder();
+        let sqlite = open(&folder);
+        let memory = MemoryStore::default();
+        let session = memory.open().await.expect("memory opens").session;
+        assert_eq!(sqlite.open().await.expect("it opens").session, session);
+        let both = Self {
+            memory,
+            sqlite: Some(sqlite),
+            folder,
+            session,
+            next: 1,
+            messages: Vec::new(),
+            jobs: Vec::new(),
+            deliveries: Vec::new(),
+            arrivals_due: 0,
+            fault,
+        };
+        for lane in 0..LANES {
+            both.put_endpoint(endpoint(lane, 1, Order::Fifo), None).await;
+        }
+        both
+    }
+
+    pub(super) fn sqlite(&self) -> &Sqlite {
+        self.sqlite.as_ref().expect("open between restarts")
+    }
+
+    pub(super) async fn take(&mut self, step: Step) {
+        match step {
+            Step::Accept(drafts, call) => self.accept(&drafts, call).await,
+            Step::Settle(outcomes) => self.settle(&outcomes).await,
+            Step::Spill(picks) => {
+                let ids: Vec<DeliveryId> = picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
+                ask!(self, spill(self.session, ids.clone()));
+            }
+            Step::Cut { lane, of, cause, spared } => self.cut(lane, of, cause, &spared).await,
+            Step::Uncut { lane, of } => {
+                let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
+                ask!(self, uncut(self.session, scope));
+            }
+            Step::SweepCut { lane, of, under_way } => {
+                let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
+                self.sweep(Sweep::Cut(scope), &under_way).await;
+            }
+            Step::Roll { after, now, under_way } => {
+                let after = after.and_then(|pick| self.pick(pick)).map(|row| row.id);
+                self.sweep(Sweep::Roll { after, now: at(now) }, &under_way).await;
+            }
+            Step::Pause { kind, of, until } => {
+                let pause = Pause { scope: pause_scope(kind, of), until: until.map(at) };
+                ask!(self, pause(self.session, pause));
+            }
+            Step::Resume { kind, of } => {
+                let scope = pause_scope(kind, of);
+                ask!(self, resume(self.session, scope));
+            }
+            Step::Remember(breakers) => ask!(self, remember(self.session, breakers.clone())),
+            Step::PutEndpoint { lane, secrets, order, call } => {
+                self.put_endpoint(endpoint(lane, secrets, order), call).await;
+            }
+            Step::Purge { filter } => self.purge(dead_letters(filter)).await,
+            Step::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
+            Step::Retain { days } => self.retain(days).await,
+            Step::FanOut => self.fan_out().await,
+            Step::Replay { filter, picks } => self.replay(filter, &picks).await,
+            Step::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,
+            Step::ChangeJob { of, next } => {
+                let Some(job) = self.job(of) else { return };
+                ask!(self, change_job(self.session, job, next));
+            }
+            Step::Open => self.take_over().await,
+            Step::Restart => self.restart().await,
+            Step::Crash => self.crash().await,
+        }
+    }
+
+    async fn accept(&mut self, drafts: &[Draft], call: Option<Call>) {
+        let accepted = Accepted { idempotency: call.map(idempotency), ..self.message(drafts) };
+        self.messages.push(accepted.message.id);
+        let expected = self.memory.accept(self.session, vec![accepted.clone()]).await.expect("memory accepts");
+        let told = self.told_to_accept(accepted.clone());
+        let found = self.sqlite().accept(self.session, vec![told]).await.expect("it accepts");
+        assert_eq!(found, expected);
+        if found == [Acceptance::Fresh] {
+            self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
+            self.arrivals_due += accepted.deliveries.len();
+        }
+    }
+
+    fn message(&mut self, drafts: &[Draft]) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, self.next));
+        self.next += 1 + drafts.len() as u64;
+        // Later and later: what is superseded may be over its time to live by then.
+        let accepted_at = at(i64::try_from(self.messages.len()).unwrap_or(0));
+        let message = Message {
+            event_type: Some("a.b".to_owned()),
+            correlation_id: id.to_string(),
+            ..Message::new(id, TenantId::from_raw(1), accepted_at, id.to_string())
+        };
+        let deliveries = (1..).zip(drafts).map(|(n, draft)| new_delivery(id, n, draft)).collect();
+        Accepted::new(message, deliveries)
+    }
+
+    async fn settle(&mut self, outcomes: &[Outcome]) {
+        let mut batch: Vec<Settlement> = Vec::new();
+        for outcome in outcomes {
+            let Some(row) = self.pick(outcome.of) else { return };
+            // One settlement of a delivery at a time, as its owner would.
+            if batch.iter().all(|other| other.record.delivery.id != row.id) {
+                batch.push(settlement(row, outcome, self.session));
+            }
+        }
+        let expected = self.memory.settle(self.session, batch.clone()).await.expect("memory settles");
+        let told = batch.iter().map(|settlement| self.told_to_settle(settlement.clone())).collect();
+        let found = self.sqlite().settle(self.session, told).await.expect("it settles");
+        assert_eq!(found, expected);
+        for (settlement, settled) in batch.into_iter().zip(found) {
+            let id = settlement.record.delivery.id;
+            if settled == crate::Settled::Done
+                && let Some(known) = self.deliveries.iter_mut().find(|known| known.id == id)
+            {
+                *known = settlement.record.delivery;
+            }
+        }
+    }
+
+    async fn cut(&mut self, lane: bool, of: usize, cause: Cause, spared: &[usize]) {
+        let Some(row) = self.pick(of) else { return };
+        let scope = scope(lane, row);
+        let in_scope = |id: &DeliveryId| {
+            let delivery = self.deliveries.iter().find(|known| known.id == *id);
+            delivery.is_some_and(|delivery| self::scope(lane, delivery) == scope)
+        };
+        let mut spared: Vec<DeliveryId> =
+            spared.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).filter(in_scope).collect();
+        spared.sort_unstable();
+        spared.dedup();
+        let cut = Cut { scope, upto: row.id.0, cause, at: at(30 + i64::from(row.attempts)), spared };
+        ask!(self, cut(self.session, cut.clone()));
+    }
+
+    async fn sweep(&self, sweep: Sweep, under_way: &[usize]) {
+        let under_way: Vec<_> = under_way.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
+        ask!(self, sweep(self.session, sweep, under_way.clone()));
+    }
+
+    async fn put_endpoint(&self, endpoint: Endpoint, call: Option<Call>) {
+        let once = call.map(idempotency);
+        _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone()));
+    }
+
+    async fn retain(&mut self, days: u64) {
+        // What is derived follows within seconds; nothing is let go that is so young.
+        self.sqlite().catch_up().await.expect("it catches up");
+        let now = at(0) + Duration::from_secs(days * 24 * 60 * 60);
+        let mut removed = [0, 0];
+        let mut step = Some(RetentionStep::START);
+        while let Some(next) = step {
+            let retained =
+                self.memory.retain(self.session, Retention::default(), now, next).await.expect("memory retains");
+            (removed[0], step) = (removed[0] + retained.removed, retained.next);
+        }
+        let mut step = Some(RetentionStep::START);
+        while let Some(next) = step {
+            let retained =
+                self.sqlite().retain(self.session, Retention::default(), now, next).await.expect("it retains");
+            (removed[1], step) = (removed[1] + retained.removed, retained.next);
+        }
+        assert_eq!(removed[0], removed[1], "after {days} days");
+        let mut left = Vec::new();
+        for id in std::mem::take(&mut self.jobs) {
+            if self.memory.job(id).await.expect("memory reads").is_some() {
+                left.push(id);
+            }
+        }
+        self.jobs = left;
+    }
+
+    fn job(&self, pick: usize) -> Option<JobId> {
+        self.jobs.get(pick % self.jobs.len().max(1)).copied()
+    }
+
+    async fn fan_out(&mut self) {
+        let accepted = self.message(&[]);
+        let message = accepted.message.id;
+        let fan_out = FanOut { message, tier: Tier::Engagement, deliver_at: Some(at(3)), ttl: None };
+        let batch = vec![Accepted { fan_out: Some(fan_out), ..accepted }];
+        self.messages.push(message);
+        self.jobs.push(JobId(message.0));
+        ask!(self, accept(self.session, batch.clone()));
+    }
+
+    async fn replay(&mut self, filter: Option<usize>, picks: &[usize]) {
+        let what = match filter {
+            Some(filter) => ReplayWhat::Found(dead_letters(filter)),
+            None => ReplayWhat::Listed(picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect()),
+        };
+        let id = JobId(self.message(&[]).message.id.0);
+        let replay = NewReplay { id, tenant: TenantId::from_raw(1), at: at(2), what, per_second: None };
+        self.jobs.push(id);
+        ask!(self, start_replay(self.session, replay.clone()));
+    }
+
+    async fn chunk(&mut self, of: usize, lanes: &[u64], limit: u32, stale: bool) {
+        let Some(id) = self.job(of) else { return };
+        let job = self.memory.job(id).await.expect("memory reads").expect("the job is there");
+        let page = ask!(self, replay_page(id, limit));
+        let from = if stale { JobCursor::behind(99) } else { job.cursor };
+        let mut chunk =
+            Chunk { job: id, at: at(4), from, to: from, deliveries: Vec::new(), skipped: 0, last: lanes.is_empty() };
+        match (page, job.kind) {
+            (Some(page), _) => {
+                (chunk.to, chunk.last) = (page.next, page.last);
+                for ended in page.items.into_iter().filter_map(|item| item.ended) {
+                    let spread = self.spread(ended.message, ended.lane.raw(), Some(ended.id)).await;
+                    chunk.deliveries.push(spread);
+                }
+            }
+            (None, JobKind::FanOut(fan_out)) => {
+                chunk.to = JobCursor::behind(job.cursor.number + 1);
+                // One that has ended may have let go of its message.
+                if job.state == JobState::Running {
+                    for lane in lanes {
+                        chunk.deliveries.push(self.spread(fan_out.message, *lane, None).await);
+                    }
+                }
+            }
+            (None, _) => unreachable!("a replay has pages"),
+        }
+        if let Chunked::Done(made) = ask!(self, spread(self.session, chunk.clone())) {
+            self.arrivals_due += usize::try_from(made).expect("a chunk is small");
+            for spread in chunk.deliveries {
+                let id = spread.new.delivery.id;
+                if self.memory.delivery(id, at(0)).await.expect("memory reads").is_some() {
+                    self.deliveries.push(spread.new.delivery);
+                }
+            }
+        }
+    }
+
+    async fn spread(&mut self, message: MessageId, lane: u64, replays: Option<DeliveryId>) -> Spread {
+        let id = DeliveryId(self.message(&[]).message.id.0);
+        let message = self.memory.message(message).await.expect("memory reads").expect("the message is kept");
+        let draft = Draft {
+            lane,
+            tier: Tier::Promotional,
+            place: Place::Ready,
+            due: 0,
+            expiry: Expiry::Never,
+            acks: false,
+            collapse: None,
+        };
+        let mut new = new_delivery(message.id, 0, &draft);
+        new.delivery.id = id;
+        Spread { new, message, replays }
+    }
+
+    async fn purge(&self, filter: DeadLetterFilter) {
+        ask!(self, purge_dead_letters(self.session, filter.clone()));
+        ask!(self, sweep_dead_letters(self.session));
+    }
+
+    async fn take_over(&mut self) {
+        let old = self.session;
+        self.begin().await;
+        let late = self.message(&[]);
+        let told = if self.fault == Some(Fault::FenceForgotten) { self.session } else { old };
+        let expected = self.memory.accept(old, vec![late.clone()]).await;
+        same(expected, self.sqlite().accept(told, vec![late]).await);
+    }
+
+    pub(super) async fn restart(&mut self) {
+        self.compare_arrivals().await;
+        drop(self.sqlite.take());
+        self.sqlite = Some(open(&self.folder));
+        self.begin().await;
+    }
+
+    /// What a process leaves that is killed now: the files as they are, without a clean end.
+    async fn crash(&mut self) {
+        self.compare_arrivals().await;
+        let left = new_folder();
+        for name in ["posthaste.db", "posthaste.db-wal"] {
+            let from = self.folder.path().join(name);
+            if from.exists() {
+                std::fs::copy(from, left.path().join(name)).expect("what is left can be copied");
+            }
+        }
+        drop(self.sqlite.take());
+        self.folder = left;
+        self.sqlite = Some(open(&self.folder));
+        self.begin().await;
+    }
+
+    /// What SQLite is told instead of this, with a fault.
+    fn told_to_accept(&self, mut accepted: Accepted) -> Accepted {
+        match self.fault {
+            Some(Fault::KeyForgotten) => accepted.idempotency = None,
+            Some(Fault::CollapseForgotten) => accepted.deliveries.iter_mut().for_each(|new| new.collapse = None),
+            _ => {}
+        }
+        accepted
+    }
+
+    /// What SQLite is told instead of this, with a fault.
+    fn told_to_settle(&self, mut settlement: Settlement) -> Settlement {
+        let known = self.deliveries.iter().find(|known| known.id == settlement.record.delivery.id);
+        match self.fault {
+            Some(Fault::EpochForgotten) => settlement.epoch = self.session.epoch,
+            Some(Fault::AttemptsForgotten) => {
+                settlement.record.attempts_before = known.map_or(0, |known| known.attempts);
+            }
+            Some(Fault::AttemptDropped) => settlement.attempt = None,
+            _ => {}
+        }
+        settlement
+    }
+
+    async fn begin(&mut self) {
+        let expected = self.memory.open().await.expect("memory opens");
+        let found = self.sqlite().open().await.expect("it opens");
+        let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled, start.breakers);
+        self.session = expected.session;
+        self.next = 1;
+        assert_eq!(parts(found), parts(expected));
+    }
+
+    pub(super) fn pick(&self, pick: usize) -> Option<&Delivery> {
+        self.deliveries.get(pick % self.deliveries.len().max(1))
+    }
+}
+
+fn same<T: PartialEq + Debug>(expected: Result<T, StoreError>, found: Result<T, StoreError>) {
+    assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(|error| error.to_string()));
+}
+
+/// With a low-water mark that is raised as soon as it can be.
+fn open(folder: &TempDir) -> Sqlite {
+    let bounds = Bounds { low_every: 1, ..Bounds::default() };
+    Sqlite::open_bounded(folder.path(), bounds).expect("what was left opens")
+}
+
+fn new_folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}

@@ -1,0 +1,174 @@
+//! Everything a caller can read, from both stores: pages, lists, counts, the journal.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::id::{LaneId, TenantId, WriterId};
+use posthaste_core::queue::{Order, Span};
+use posthaste_core::tier::Tier;
+
+use super::both::{Both, ask};
+use super::made::dead_letters;
+use super::step::{FILTERS, LANES, at};
+use crate::journal::{Entry, Head};
+use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Store};
+use crate::{Counted, HistoryFilter, Hour, JobQuery, ListOrder, Query, Shown};
+
+impl Both {
+    /// Everything a caller can read.
+    pub(super) async fn compare(&mut self) {
+        self.compare_arrivals().await;
+        for delivery in &self.deliveries {
+            for now in [0, 25, 60] {
+                ask!(self, delivery(delivery.id, at(now)));
+            }
+            self.compare_pages(Query::One(delivery.id)).await;
+        }
+        for message in &self.messages {
+            ask!(self, message(*message));
+        }
+        self.compare_dead_letters().await;
+        self.compare_jobs().await;
+        let middle = self.pick(self.deliveries.len() / 2).map(|row| row.id);
+        for after in [None, middle] {
+            for before in [0, 1] {
+                let before = WriterId::new(self.session.writer.number() + before).expect("a small number");
+                self.compare_pages(Query::Left { after, before }).await;
+            }
+            for ms in [0, 7, 19] {
+                let after = after.map(|id| (at(ms), id));
+                self.compare_pages(Query::Delayed { after, until: at(10) }).await;
+            }
+        }
+        for lane in (0..LANES).map(LaneId::from_raw) {
+            for tier in Tier::ALL {
+                for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
+                    let middle = middle.unwrap_or(Span::ALL.from);
+                    for span in [Span::ALL, Span { from: middle, ..Span::ALL }, Span { below: middle, ..Span::ALL }] {
+                        self.compare_pages(Query::Spilled { lane, tier, order, span }).await;
+                    }
+                }
+            }
+            self.compare_derived(lane).await;
+            ask!(self, endpoint(lane.endpoint()));
+            ask!(self, lanes(vec![lane]));
+        }
+        ask!(self, endpoints(TenantId::from_raw(1)));
+        assert_eq!(happened(self.sqlite()).await, happened(&self.memory).await);
+    }
+
+    async fn compare_pages(&self, query: Query) {
+        for limit in [1, 3, 1_000] {
+            let expected = self.memory.page(query, limit).await.expect("memory reads");
+            assert_eq!(self.sqlite().page(query, limit).await.expect("it reads"), expected, "{query:?} limit {limit}");
+        }
+    }
+
+    async fn compare_jobs(&self) {
+        for id in &self.jobs {
+            ask!(self, job(*id));
+        }
+        for query in [JobQuery::Running, JobQuery::Of(TenantId::from_raw(1))] {
+            ask!(self, jobs(query, None, 100));
+        }
+        for delivery in &self.deliveries {
+            ask!(self, replay_of(delivery.id));
+        }
+        for message in &self.messages {
+            let mut after = None;
+            loop {
+                let found = ask!(self, deliveries(*message, after, at(0), 2));
+                after = found.last().map(|shown| shown.delivery.id);
+                if found.len() < 2 {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn compare_dead_letters(&self) {
+        for filter in (0..FILTERS).map(dead_letters) {
+            for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+                let mut after = None;
+                loop {
+                    after = ask!(self, dead_letters(filter.clone(), order, after, 2)).next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn compare_derived(&self, lane: LaneId) {
+        for (order, limit) in [(ListOrder::NewestFirst, 3), (ListOrder::OldestFirst, 100)] {
+            let expected = history(&self.memory, lane, order, limit).await;
+            assert_eq!(history(self.sqlite(), lane, order, limit).await, expected);
+        }
+        ask!(self, waiting(lane));
+        assert_eq!(tallies(self.sqlite()).await, tallies(&self.memory).await);
+    }
+
+    pub(super) async fn compare_arrivals(&mut self) {
+        if self.arrivals_due == 0 {
+            return;
+        }
+        let of = |arrivals: Vec<crate::Arrival>| {
+            arrivals
+                .into_iter()
+                .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message, arrival.superseded))
+                .collect::<Vec<_>>()
+        };
+        let (expected, found) = (of(self.memory.arrivals().await), of(self.sqlite().arrivals().await));
+        assert_eq!(found, expected);
+        assert_eq!(found.len(), self.arrivals_due);
+        self.arrivals_due = 0;
+    }
+}
+
+/// What was counted, by hour. Whose it is depends on when its endpoint was made, which in a history
+/// may be long after something was sent to it.
+async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
+    let mut all = BTreeMap::new();
+    let (since, until) = (Hour::of(at(0)), Hour(Hour::of(at(0)).0 + 48));
+    for tenant in [0, 1].map(TenantId::from_raw) {
+        for tally in store.tallies(tenant, since, until).await.expect("it reads") {
+            *all.entry((tally.hour, tally.counted)).or_default() += tally.count;
+        }
+    }
+    all
+}
+
+/// A lane's whole history, page by page.
+async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<Shown> {
+    let (mut found, mut from) = (Vec::new(), None);
+    loop {
+        let filter = HistoryFilter::of(lane.endpoint());
+        let page = store.history(filter, order, from, limit, at(5)).await.expect("it reads");
+        found.extend(page.deliveries);
+        from = page.next;
+        if from.is_none() {
+            return found;
+        }
+    }
+}
+
+/// The journal, whose rows must be linked; what is hidden is hidden with another key in each store.
+async fn happened(store: &impl Store) -> Vec<Vec<Entry>> {
+    let mut head = Some(Head::default());
+    let mut calls = Vec::new();
+    for row in store.journal(0, u32::MAX).await.expect("it reads") {
+        // Where its beginning was let go, the first row there is has nobody to follow.
+        head = head.filter(|_| row.number == 1 || !calls.is_empty());
+        assert!(head.is_none_or(|head| head.is_followed_by(&row)), "{row:?}");
+        assert!(row.is_sound().expect("it is whole"), "{row:?}");
+        head = Some(Head::behind(&row));
+        let mut entries: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("it is whole");
+        for entry in &mut entries {
+            if let Entry::Accepted { subject, correlation, .. } = entry {
+                (*subject, *correlation) = (None, None);
+            }
+        }
+        calls.push(entries);
+    }
+    calls
+}

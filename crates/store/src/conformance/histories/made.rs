@@ -1,0 +1,116 @@
+//! What both stores are given: records made of a drawn step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::{Compact, Delivery};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::queue::{OnDead, Order, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::step::{Call, Draft, End, Outcome, at};
+use crate::{
+    Attempt, CollapseKey, DeadLetterFilter, Endpoint, FirstAnswer, Idempotency, KeyHash, NewDelivery, PauseScope,
+    Session, Settlement,
+};
+
+pub(super) fn idempotency(call: Call) -> Idempotency {
+    Idempotency {
+        tenant: TenantId::from_raw(1),
+        key: KeyHash([call.key; 16]),
+        digest: [call.request; 32],
+        answer: FirstAnswer { status: 202, body: Bytes::from(format!("{call:?}")) },
+        at: at(call.hour * 3_600_000),
+    }
+}
+
+pub(super) fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {
+    let lane = LaneId::from_raw(draft.lane);
+    let delivery = Delivery {
+        state: State::Queued { due: at(draft.due) },
+        expiry: draft.expiry,
+        ack_within: draft.acks.then(|| Duration::from_secs(1)),
+        compact: if draft.acks { Compact::Spare } else { Compact::None },
+        ..Delivery::queued(DeliveryId(message.0.plus(n)), message, lane, draft.tier, at(0))
+    };
+    let lane = Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings());
+    NewDelivery { delivery, place: draft.place, lane, collapse: draft.collapse.map(CollapseKey) }
+}
+
+/// What an owner that last saw `row` would record; of one that has ended, too late.
+pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement {
+    let due = at(outcome.due);
+    let tried = !matches!(outcome.end, End::PutBack | End::Expired | End::Cancelled);
+    let attempts = row.attempts + u16::from(tried);
+    let (state, cause) = match outcome.end {
+        End::Delivered => (State::Delivered { at: due }, Cause::Ok),
+        End::Sent if row.ack_within.is_some() => (State::AwaitingAck { until: due }, Cause::Ok),
+        End::Sent => (State::Delivered { at: due }, Cause::Ok),
+        End::Retry(cause) => (State::Retry { due, cause }, cause),
+        End::PutBack if row.attempts == 0 => (State::Queued { due }, Cause::Ok),
+        End::PutBack => (State::Retry { due, cause: Cause::Unknown }, Cause::Ok),
+        End::Dead(cause) => (State::Dead { at: due, cause }, cause),
+        End::Expired => (State::Expired { at: due }, Cause::Ok),
+        End::Cancelled => (State::Cancelled { at: due, cause: Cause::Cancelled }, Cause::Ok),
+    };
+    let mut delivery = Delivery { state, attempts, ..row.clone() };
+    if let End::Retry(cause) = outcome.end {
+        delivery.last_cause = Some(cause);
+        delivery.previous_wait = Some(Duration::from_micros(u64::from(attempts) * 1_234_567));
+        delivery.limited_in_a_row = row.limited_in_a_row.wrapping_add(1);
+        delivery.compact = Compact::InUse;
+    }
+    let took = Duration::from_micros(777);
+    Settlement {
+        record: Record {
+            attempts_before: row.attempts + outcome.attempts_off,
+            place: outcome.place,
+            shard: Shard::of(row.lane),
+            pauses_lane: outcome.pauses_lane,
+            ends_endpoint: false,
+            delivery,
+        },
+        epoch: session.epoch - outcome.epoch_off,
+        attempt: tried.then_some(Attempt { number: attempts, at: due, took, cause, status: Some(200 + attempts) }),
+    }
+}
+
+pub(super) fn dead_letters(filter: usize) -> DeadLetterFilter {
+    let all = DeadLetterFilter::of(TenantId::from_raw(1));
+    match filter {
+        0 => all,
+        1 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..all },
+        2 => DeadLetterFilter { cause: Some(Cause::Unavailable), ..all },
+        3 => DeadLetterFilter { event_type: Some("a.b".to_owned()), ..all },
+        4 => DeadLetterFilter { tier: Some(Tier::Promotional), ..all },
+        5 => DeadLetterFilter { since: Some(at(7)), until: Some(at(13)), ..all },
+        6 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(0)), until: Some(at(9)), ..all },
+        _ => DeadLetterFilter::of(TenantId::from_raw(2)),
+    }
+}
+
+pub(super) fn scope(lane: bool, delivery: &Delivery) -> Scope {
+    if lane { Scope::Lane(delivery.lane) } else { Scope::Message(delivery.message) }
+}
+
+pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {
+    match kind {
+        0 => PauseScope::All,
+        1 => PauseScope::Tenant(TenantId::from_raw(of)),
+        _ => PauseScope::Lane(LaneId::from_raw(of)),
+    }
+}
+
+pub(super) fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
+    Endpoint {
+        secrets: vec!["whsec_a".to_owned(); secrets],
+        order,
+        on_dead: OnDead::Hold,
+        max_in_flight: 4,
+        ..Endpoint::new(EndpointId::from_raw(lane), TenantId::from_raw(1), at(0), format!("https://example.com/{lane}"))
+    }
+}

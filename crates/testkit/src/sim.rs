@@ -9,6 +9,7 @@
 pub mod driven;
 pub mod history;
 pub mod oracle;
+mod outsider;
 pub mod plan;
 mod producer;
 pub mod wire;

@@ -2,7 +2,9 @@
 //! `select!`, its channels and its one timer. Fewer faults than in [`super::world`]: what the
 //! driver adds is the order in which things reach the loop.
 
-use std::collections::{BTreeMap, VecDeque};
+mod slow;
+
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,29 +12,23 @@ use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
-use posthaste_engine::dispatch::{Answer, Command, Finished, Send};
-use posthaste_store::{
-    Acceptance, Accepted, Arrival, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
-    StoreError, Sweep, SweptRows,
-};
+use posthaste_engine::dispatch::{Answer, Finished, Send};
+use posthaste_store::{Arrival, Memory, Outbox, Session};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Outcome;
-use super::history::{Asked, Crash, History, Ms, Sent, What};
+use super::history::{Asked, History, Ms, Sent, What};
 use super::plan::{BEGIN, Happening, MessagePlan, Plan};
-use super::producer;
 use super::wire::Wire;
-use super::world::{ending, outcome, recorded, scope};
+use super::{outsider, producer};
+use slow::Slow;
 
 /// Long enough for every schedule to end.
 const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
@@ -69,13 +65,6 @@ struct Shared {
     /// Receipts on their way back to us.
     receipts: Mutex<VecDeque<(Instant, DeliveryId)>>,
     receipt_left: Notify,
-}
-
-impl Shared {
-    fn wants_receipt(&self, delivery: DeliveryId) -> bool {
-        let mine = |sent: &&Sent| sent.deliveries.iter().any(|new| new.id == delivery.raw());
-        lock(&self.history).sent.iter().find(mine).is_some_and(|sent| sent.wants_receipt)
-    }
 }
 
 #[derive(Clone)]
@@ -163,22 +152,11 @@ async fn nodes(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crash
             ended = driver.run(CancellationToken::new()) => panic!("the loop ended by itself: {ended:?}"),
         }
         *lock(&shared.node) = None;
-        note_crash(&shared);
+        let crash_now = outsider::crash(&lock(&shared.disk), &lock(&shared.wire).log, shared.clock.ms());
+        lock(&shared.history).crashes.push(crash_now);
         let down = lock(&crash).pop_front().unwrap_or(Duration::from_secs(1));
         sleep(down).await;
     }
-}
-
-fn note_crash(shared: &Shared) {
-    let mut last: BTreeMap<u64, u16> = BTreeMap::new();
-    for request in &lock(&shared.wire).log {
-        last.insert(request.delivery, request.attempt);
-    }
-    let (now, disk) = (shared.clock.now(), lock(&shared.disk));
-    let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
-    let unsettled = last.iter().filter(|(id, attempt)| on_disk(**id) < usize::from(**attempt)).map(|(id, _)| *id);
-    let crash = Crash { at: shared.clock.ms(), unsettled: unsettled.collect() };
-    lock(&shared.history).crashes.push(crash);
 }
 
 /// Calls to the API that have not been answered.
@@ -221,7 +199,9 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
     }
     let give_up = Instant::now() + GIVE_UP;
     while Instant::now() < give_up && lock(&shared.disk).pending() > 0 {
-        resume_everything(&shared).await;
+        for resume in outsider::resume_everything(&shared.plan) {
+            ask(&shared, resume).await;
+        }
         let rest = sleep(RESUME_EVERY);
         tokio::pin!(rest);
         loop {
@@ -242,22 +222,17 @@ async fn happen(shared: Arc<Shared>, happening: Happening) {
     match happening {
         Happening::Send(message) => send(&shared, &message).await,
         Happening::Cancel(ago) => {
-            let message = {
-                let history = lock(&shared.history);
-                history.sent.iter().rev().filter(|sent| sent.acked_at.is_some()).nth(ago).map(|sent| sent.message)
-            };
-            if let Some(message) = message {
-                ask(&shared, What::Cancel(message)).await;
+            let cancel = outsider::cancel(&lock(&shared.history), ago);
+            if let Some(cancel) = cancel {
+                ask(&shared, cancel).await;
             }
         }
         Happening::EndLane(lane) => {
-            let upto = lock(&shared.history).sent.iter().flat_map(|sent| &sent.deliveries).map(|new| new.id).max();
-            let lane = shared.plan.lanes[lane].settings.lane.raw();
-            ask(&shared, What::EndLane(lane, upto.unwrap_or(0))).await;
+            let end = outsider::end_of_lane(&shared.plan, &lock(&shared.history), lane);
+            ask(&shared, end).await;
         }
         Happening::Pause(kind, lane, wait) => {
-            let settings = &shared.plan.lanes[lane].settings;
-            let id = [0, settings.tenant.raw(), settings.lane.raw()][usize::from(kind)];
+            let id = outsider::paused(&shared.plan, kind, lane);
             ask(&shared, What::Pause(kind, id)).await;
             sleep(wait).await;
             ask(&shared, What::Resume(kind, id)).await;
@@ -299,33 +274,15 @@ fn is_alive(shared: &Shared, session: Session) -> bool {
 }
 
 async fn ask(shared: &Arc<Shared>, what: What) {
-    let command = match what {
-        What::Cancel(message) => Command::Cancel(MessageId::from_raw(message)),
-        What::EndLane(lane, upto) => Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed),
-        What::Pause(kind, id) => Command::Pause(Pause { scope: scope(kind, id), until: None }),
-        What::Resume(kind, id) => Command::Resume(scope(kind, id)),
-        What::Receipt(id) => Command::Receipt(DeliveryId::from_raw(id)),
-    };
     let Some(node) = lock(&shared.node).clone() else { return };
     let index = {
         let mut history = lock(&shared.history);
         history.asked.push(Asked { what, called_at: shared.clock.ms(), answered_at: None, done: false });
         history.asked.len() - 1
     };
-    if let Ok(answer) = node.handle.ask(command).await {
+    if let Ok(answer) = node.handle.ask(outsider::command(what)).await {
         let asked = &mut lock(&shared.history).asked[index];
         (asked.answered_at, asked.done) = (Some(shared.clock.ms()), answer != Answer::Nothing);
-    }
-}
-
-async fn resume_everything(shared: &Arc<Shared>) {
-    let mut scopes = vec![(0, 0)];
-    scopes.extend(shared.plan.lanes.iter().map(|lane| (1, lane.settings.tenant.raw())));
-    scopes.extend(shared.plan.lanes.iter().map(|lane| (2, lane.settings.lane.raw())));
-    scopes.sort_unstable();
-    scopes.dedup();
-    for (kind, id) in scopes {
-        ask(shared, What::Resume(kind, id)).await;
     }
 }
 
@@ -334,11 +291,11 @@ fn judge(shared: &Shared) -> Outcome {
     let disk = lock(&shared.disk);
     let now = shared.clock.now();
     let ids: Vec<u64> = history.sent.iter().flat_map(|sent| &sent.deliveries).map(|new| new.id).collect();
-    history.endings = ids.into_iter().map(|id| ending(&disk, id, now)).collect();
+    history.endings = ids.into_iter().map(|id| outsider::ending(&disk, id, now)).collect();
     history.requests = std::mem::take(&mut lock(&shared.wire).log);
     let fold = |trace: u64, value: u64| (trace ^ value).wrapping_mul(0x0000_0100_0000_01B3);
     let trace = history.requests.iter().fold(0, |trace, it| fold(fold(trace, it.delivery), it.left_at.cast_unsigned()));
-    outcome(&shared.plan, &history, trace, 0)
+    outsider::outcome(&shared.plan, &history, trace, 0)
 }
 
 /// The receivers as the driver's transport.
@@ -350,14 +307,14 @@ struct Wires {
 impl Transport for Wires {
     fn send(&mut self, send: Send, now: Timestamp) {
         let (at, stamped, delivery) = (self.shared.clock.ms(), now.as_millis(), send.start.delivery);
-        let recorded = recorded(&lock(&self.shared.disk), delivery, stamped);
+        let recorded = outsider::recorded(&lock(&self.shared.disk), delivery, stamped);
         let fate = lock(&self.shared.wire).send(at, stamped, &send.start, recorded);
         self.under_way.push(Box::pin(async move {
             sleep(fate.after).await;
             (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after })
         }));
         if let Some(after) = fate.receipt_after
-            && self.shared.wants_receipt(delivery)
+            && outsider::wants_receipt(&lock(&self.shared.history), delivery)
         {
             lock(&self.shared.receipts).push_back((Instant::now() + after, delivery));
             self.shared.receipt_left.notify_one();
@@ -374,93 +331,5 @@ impl Transport for Wires {
             }
             None => std::future::pending().await,
         }
-    }
-}
-
-/// The store in memory, behind calls that take their time.
-struct Slow(Arc<Shared>);
-
-impl Slow {
-    async fn pause_a_little(&self) {
-        let most = *lock(&self.0.store_ms);
-        let wait = lock(&self.0.rng).u64(1..=most.max(1));
-        sleep(Duration::from_millis(wait)).await;
-    }
-
-    /// Waits, does it, waits again: a crash may come before, between or after.
-    async fn slowly<T>(&self, act: impl FnOnce(&mut Memory) -> T) -> T {
-        self.pause_a_little().await;
-        let done = act(&mut lock(&self.0.disk));
-        let wait = lock(&self.0.rng).u64(0..4);
-        sleep(Duration::from_millis(wait)).await;
-        done
-    }
-}
-
-impl Outbox for Slow {
-    async fn open(&self) -> Result<Start, StoreError> {
-        Ok(lock(&self.0.disk).open())
-    }
-
-    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
-        self.slowly(|memory| {
-            let (acceptances, arrivals) = memory.accept(session, messages)?;
-            lock(&self.0.arrivals).extend(arrivals);
-            self.0.arrived.notify_one();
-            Ok(acceptances)
-        })
-        .await
-    }
-
-    async fn arrivals(&self) -> Vec<Arrival> {
-        loop {
-            let arrivals: Vec<Arrival> = lock(&self.0.arrivals).drain(..).collect();
-            if !arrivals.is_empty() {
-                return arrivals;
-            }
-            self.0.arrived.notified().await;
-        }
-    }
-
-    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
-        self.slowly(|memory| memory.settle(session, settlements)).await
-    }
-
-    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.spill(session, &deliveries)).await
-    }
-
-    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
-        Ok(self.slowly(|memory| memory.page(query, limit)).await)
-    }
-
-    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
-        Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
-    }
-
-    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
-        self.slowly(|memory| memory.cut(session, cut)).await
-    }
-
-    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
-        self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
-    }
-
-    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.uncut(session, scope)).await
-    }
-
-    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
-        let _in_order = self.0.pauses.lock().await;
-        self.slowly(|memory| memory.pause(session, pause)).await
-    }
-
-    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
-        let _in_order = self.0.pauses.lock().await;
-        self.slowly(|memory| memory.resume(session, scope)).await
-    }
-
-    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.remember(session, &breakers)).await
     }
 }

@@ -1,0 +1,103 @@
+//! The store of a driven run: in memory, behind calls that take their time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_store::{
+    Acceptance, Accepted, Arrival, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
+    StoreError, Sweep, SweptRows,
+};
+use tokio::time::sleep;
+
+use super::{Shared, lock};
+
+/// The store in memory, behind calls that take their time.
+pub(super) struct Slow(pub(super) Arc<Shared>);
+
+impl Slow {
+    async fn pause_a_little(&self) {
+        let most = *lock(&self.0.store_ms);
+        let wait = lock(&self.0.rng).u64(1..=most.max(1));
+        sleep(Duration::from_millis(wait)).await;
+    }
+
+    /// Waits, does it, waits again: a crash may come before, between or after.
+    async fn slowly<T>(&self, act: impl FnOnce(&mut Memory) -> T) -> T {
+        self.pause_a_little().await;
+        let done = act(&mut lock(&self.0.disk));
+        let wait = lock(&self.0.rng).u64(0..4);
+        sleep(Duration::from_millis(wait)).await;
+        done
+    }
+}
+
+impl Outbox for Slow {
+    async fn open(&self) -> Result<Start, StoreError> {
+        Ok(lock(&self.0.disk).open())
+    }
+
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+        self.slowly(|memory| {
+            let (acceptances, arrivals) = memory.accept(session, messages)?;
+            lock(&self.0.arrivals).extend(arrivals);
+            self.0.arrived.notify_one();
+            Ok(acceptances)
+        })
+        .await
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        loop {
+            let arrivals: Vec<Arrival> = lock(&self.0.arrivals).drain(..).collect();
+            if !arrivals.is_empty() {
+                return arrivals;
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+
+    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        self.slowly(|memory| memory.settle(session, settlements)).await
+    }
+
+    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.spill(session, &deliveries)).await
+    }
+
+    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
+        Ok(self.slowly(|memory| memory.page(query, limit)).await)
+    }
+
+    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
+    }
+
+    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+        self.slowly(|memory| memory.cut(session, cut)).await
+    }
+
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
+    }
+
+    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.uncut(session, scope)).await
+    }
+
+    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
+        self.slowly(|memory| memory.pause(session, pause)).await
+    }
+
+    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
+        self.slowly(|memory| memory.resume(session, scope)).await
+    }
+
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.remember(session, &breakers)).await
+    }
+}

@@ -1,0 +1,116 @@
+//! What is the same however a plan is run: what people outside ask for, and what they see.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_engine::dispatch::Command;
+use posthaste_store::{Memory, Pause, PauseScope};
+
+use super::history::{Crash, Ending, History, Ms, Request, Sent, What};
+use super::plan::Plan;
+use super::{Outcome, oracle};
+
+/// The cancel of the message that was acknowledged so many ago.
+pub(super) fn cancel(history: &History, ago: usize) -> Option<What> {
+    let acked = history.sent.iter().rev().filter(|sent| sent.acked_at.is_some());
+    acked.map(|sent| What::Cancel(sent.message)).nth(ago)
+}
+
+/// The end of a lane, for everything sent by now.
+pub(super) fn end_of_lane(plan: &Plan, history: &History, lane: usize) -> What {
+    let upto = history.sent.iter().flat_map(|sent| &sent.deliveries).map(|new| new.id).max();
+    What::EndLane(plan.lanes[lane].settings.lane.raw(), upto.unwrap_or(0))
+}
+
+/// The id of everything, a lane's tenant or the lane, by kind.
+pub(super) fn paused(plan: &Plan, kind: u8, lane: usize) -> u64 {
+    let settings = &plan.lanes[lane].settings;
+    [0, settings.tenant.raw(), settings.lane.raw()][usize::from(kind)]
+}
+
+/// The end of every pause there may be.
+pub(super) fn resume_everything(plan: &Plan) -> impl Iterator<Item = What> {
+    let mut scopes = vec![(0, 0)];
+    scopes.extend(plan.lanes.iter().map(|lane| (1, lane.settings.tenant.raw())));
+    scopes.extend(plan.lanes.iter().map(|lane| (2, lane.settings.lane.raw())));
+    scopes.sort_unstable();
+    scopes.dedup();
+    scopes.into_iter().map(|(kind, id)| What::Resume(kind, id))
+}
+
+/// As the loop is asked for it.
+pub(super) fn command(what: What) -> Command {
+    match what {
+        What::Cancel(message) => Command::Cancel(MessageId::from_raw(message)),
+        What::EndLane(lane, upto) => Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed),
+        What::Pause(kind, id) => Command::Pause(Pause { scope: scope(kind, id), until: None }),
+        What::Resume(kind, id) => Command::Resume(scope(kind, id)),
+        What::Receipt(id) => Command::Receipt(DeliveryId::from_raw(id)),
+    }
+}
+
+fn scope(kind: u8, id: u64) -> PauseScope {
+    match kind {
+        0 => PauseScope::All,
+        1 => PauseScope::Tenant(TenantId::from_raw(id)),
+        _ => PauseScope::Lane(LaneId::from_raw(id)),
+    }
+}
+
+/// Whether a delivery's receiver is asked to confirm it.
+pub(super) fn wants_receipt(history: &History, delivery: DeliveryId) -> bool {
+    let mine = |sent: &&Sent| sent.deliveries.iter().any(|new| new.id == delivery.raw());
+    history.sent.iter().find(mine).is_some_and(|sent| sent.wants_receipt)
+}
+
+/// A crash now, and what was sent by then that the disk does not know of.
+pub(super) fn crash(disk: &Memory, requests: &[Request], at: Ms) -> Crash {
+    let last: BTreeMap<u64, u16> = requests.iter().map(|request| (request.delivery, request.attempt)).collect();
+    let now = Timestamp::from_millis(at);
+    let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
+    let unsettled = last.iter().filter(|(id, attempt)| on_disk(**id) < usize::from(**attempt));
+    Crash { at, unsettled: unsettled.map(|(id, _)| *id).collect() }
+}
+
+/// The highest attempt of a delivery's history, as the API shows it.
+pub(super) fn recorded(disk: &Memory, id: DeliveryId, stamped: Ms) -> u16 {
+    let shown = disk.delivery(id, Timestamp::from_millis(stamped));
+    shown.and_then(|shown| shown.attempts.iter().map(|attempt| attempt.number).max()).unwrap_or(0)
+}
+
+/// How the API shows a delivery at the end of a run.
+pub(super) fn ending(disk: &Memory, id: u64, now: Timestamp) -> Ending {
+    let Some(shown) = disk.delivery(DeliveryId::from_raw(id), now) else {
+        return Ending { delivery: id, state: "missing", cause: "", attempts: 0, numbers: Vec::new() };
+    };
+    let cause = match shown.delivery.state {
+        State::Dead { cause, .. } | State::Cancelled { cause, .. } => cause.code(),
+        _ => "",
+    };
+    Ending {
+        delivery: id,
+        state: shown.delivery.state.phase().name(),
+        cause,
+        attempts: shown.delivery.attempts,
+        numbers: shown.attempts.iter().map(|attempt| attempt.number).collect(),
+    }
+}
+
+/// Judges a history.
+pub(super) fn outcome(plan: &Plan, history: &History, trace: u64, points: u64) -> Outcome {
+    let acked = history.sent.iter().filter(|sent| sent.acked_at.is_some());
+    Outcome {
+        seed: plan.seed,
+        violations: oracle::judge(plan, history),
+        trace,
+        deliveries: acked.map(|sent| sent.deliveries.len()).sum(),
+        requests: history.requests.len(),
+        duplicates: oracle::duplicates(history),
+        crashes: history.crashes.len(),
+        exercised: oracle::exercised(plan, history),
+        points,
+    }
+}

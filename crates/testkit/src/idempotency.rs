@@ -10,13 +10,15 @@
 mod twins;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{ChildStdout, ExitCode};
 
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
+use crate::part::{self, Part};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use twins::{Answer, Keys};
 
@@ -40,6 +42,7 @@ const QUICK: Size = Size { keys: 1_000, kills: 4 };
 
 /// Plays the part that is killed.
 pub fn main(args: &[&str]) -> ExitCode {
+    part::end_with_input();
     let ended = match args {
         [folder, keys, seed, with @ ("kept" | "stripped")] => match (keys.parse(), seed.parse()) {
             (Ok(keys), Ok(seed)) => {
@@ -50,13 +53,7 @@ pub fn main(args: &[&str]) -> ExitCode {
         },
         _ => Err(CannotRun("this is one part of the proof idempotency, which starts it".to_owned())),
     };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(CannotRun(why)) => {
-            eprintln!("twins: {why}");
-            ExitCode::from(2)
-        }
-    }
+    part::ended("twins", ended)
 }
 
 /// Runs the proof.
@@ -148,21 +145,16 @@ fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec
 
 /// The other process.
 struct Process {
-    child: Child,
+    part: Part,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Process {
     fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<Self, CannotRun> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg(FLAG)
-            .arg(data)
-            .args([&keys.to_string(), &seed.to_string(), with])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let out = child.stdout.take().ok_or_else(|| CannotRun("a process without output".to_owned()))?;
-        Ok(Self { child, lines: BufReader::new(out).lines() })
+        let (keys, seed) = (keys.to_string(), seed.to_string());
+        let args: [&OsStr; 5] = [FLAG.as_ref(), data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
+        let mut part = Part::start(&std::env::current_exe()?, args)?;
+        Ok(Self { lines: part.says()?.lines(), part })
     }
 
     /// Kills it once it has given so many answers; `false` when it had ended before.
@@ -170,9 +162,8 @@ impl Process {
         for line in self.lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
             ledger.note(&line?);
         }
-        let runs = self.child.try_wait()?.is_none();
-        self.child.kill()?;
-        self.child.wait()?;
+        let runs = self.part.runs()?;
+        self.part.kill()?;
         // What it had said before it died was said.
         self.lines.by_ref().map_while(Result::ok).for_each(|line| ledger.note(&line));
         Ok(runs)
@@ -182,16 +173,8 @@ impl Process {
         for line in self.lines.by_ref() {
             ledger.note(&line?);
         }
-        let ended = self.child.wait()?;
+        let ended = self.part.ends()?;
         if ended.success() { Ok(()) } else { Err(CannotRun(format!("the other process ended with {ended}"))) }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself; nobody stays behind.
-        _ = self.child.kill();
-        _ = self.child.wait();
     }
 }
 

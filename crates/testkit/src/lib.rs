@@ -13,6 +13,7 @@ pub mod limits;
 pub mod loopback;
 pub mod mass_ends;
 pub mod outage;
+pub mod part;
 pub mod planted;
 pub mod prove;
 pub mod purity;

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::busy::{Busy, Slice, median};
 use crate::cpu::Cpu;
+use crate::part::end_with_input;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::{self, Mint, Shape};
-use crate::store_kill9::end_with_input;
 
 const CPU_BAR: f64 = 1.35;
 const RATE_BAR: f64 = 0.9;

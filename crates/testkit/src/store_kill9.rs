@@ -12,14 +12,15 @@ mod node;
 mod producer;
 mod record;
 
-use std::io::{self, BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::part::{self, Part};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder;
 use check::Books;
@@ -48,7 +49,7 @@ const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
 /// Plays one of the parts, as `store_node` was told to.
 pub fn main(args: &[String]) -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    end_with_input();
+    part::end_with_input();
     let ended = match args.as_slice() {
         ["node", folder, promise] => match promise.parse() {
             Ok(promise) => node::run(Path::new(folder), promise),
@@ -60,21 +61,7 @@ pub fn main(args: &[String]) -> ExitCode {
         },
         _ => Err(CannotRun("this is one part of the proof store-kill9, which starts it".to_owned())),
     };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(CannotRun(why)) => {
-            eprintln!("store_node: {why}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-/// Ends this process when its input does: whoever started it has ended, and nobody stays behind.
-pub(crate) fn end_with_input() {
-    thread::spawn(|| {
-        io::stdin().lines().for_each(drop);
-        std::process::exit(0);
-    });
+    part::ended("store_node", ended)
 }
 
 /// Runs the proof.
@@ -133,7 +120,7 @@ impl World {
         let folder = tempfile::Builder::new().prefix("kill9-").tempdir_in(seeder::shelf()?)?;
         let mut world = Self { program, folder, promise, node: None, producers: Vec::new(), kills: 0 };
         for number in 0..PRODUCERS {
-            world.producers.push(Part::start(&world.program, &["producer", world.path()?, &number.to_string()])?);
+            world.producers.push(Part::start(&world.program, ["producer", world.path()?, &number.to_string()])?);
         }
         Ok(world)
     }
@@ -145,9 +132,9 @@ impl World {
     /// Starts the node and kills it: in the middle of its start, or once so much is acknowledged in
     /// all and a moment has passed.
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
-        let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
+        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
-            node.is_ready()?;
+            is_ready(&mut node)?;
             self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
         }
         thread::sleep(Duration::from_micros(dice.u64(..40_000)));
@@ -162,8 +149,8 @@ impl World {
         for producer in &mut self.producers {
             producer.stop()?;
         }
-        let mut node = Part::start(&self.program, &["node", self.path()?, self.promise])?;
-        node.is_ready()?;
+        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
+        is_ready(&mut node)?;
         self.node = Some(node);
         let (mut last, mut moved) = (usize::MAX, Instant::now());
         loop {
@@ -208,44 +195,11 @@ impl Progress<'_> {
     }
 }
 
-/// A process of ours, ended by its id whatever happens to the proof.
-struct Part {
-    child: Child,
-}
-
-impl Part {
-    fn start(program: &Path, args: &[&str]) -> Result<Self, CannotRun> {
-        let child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let child = child.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
-        Ok(Self { child })
-    }
-
-    /// Waits for its one word.
-    fn is_ready(&mut self) -> Result<(), CannotRun> {
-        let stdout = self.child.stdout.take().ok_or_else(|| CannotRun("its output is not piped".to_owned()))?;
-        let mut said = String::new();
-        BufReader::new(stdout).read_line(&mut said)?;
-        if said.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node said {said:?} and ended"))) }
-    }
-
-    /// Ends its input, which ends it.
-    fn stop(&mut self) -> io::Result<()> {
-        drop(self.child.stdin.take());
-        self.child.wait().map(drop)
-    }
-
-    /// kill -9. Killing it twice is the same as once.
-    fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Nothing can be done about a process that is already gone.
-        let _ = self.kill();
-    }
+/// Waits for a node's one word.
+fn is_ready(node: &mut Part) -> Result<(), CannotRun> {
+    let mut said = String::new();
+    node.says()?.read_line(&mut said)?;
+    if said.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node said {said:?} and ended"))) }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]

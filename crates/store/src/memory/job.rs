@@ -11,9 +11,8 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
-    Arrival, Chunk, Chunked, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, Endpoint, FanOut, Job, JobCursor,
-    JobKind, JobQuery, JobState, ListOrder, Message, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat,
-    Row, Session, Shown,
+    Arrival, Chunk, Chunked, Endpoint, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, Message,
+    NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -80,36 +79,19 @@ impl Jobs {
 
 impl Memory {
     /// See [`crate::Jobs::start_replay`].
-    pub fn start_replay(&mut self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+    pub fn start_replay(&mut self, session: Session, replay: &NewReplay) -> Result<Job, StoreError> {
         self.guard(session)?;
-        let (kind, total) = match replay.what {
+        let job = match &replay.what {
             ReplayWhat::Found(filter) => {
-                let filter = DeadLetterFilter { tenant: replay.tenant, ..filter };
+                let filter = replay.filter(filter);
                 let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
-                let found = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
-                let total = if page.next.is_some() { Count::AtLeast(found) } else { Count::Exactly(found) };
-                (JobKind::ReplayFound { filter, upto: self.dead.last() }, total)
+                replay.of_found(filter, self.dead.last(), &page)
             }
             ReplayWhat::Listed(ids) => {
-                if ids.len() > REPLAY_LISTED_MAX {
-                    return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
-                }
-                let total = Count::Exactly(ids.len() as u64);
-                self.jobs.listed.insert(replay.id, ids);
-                (JobKind::ReplayListed, total)
+                let job = replay.of_listed(ids)?;
+                self.jobs.listed.insert(job.id, ids.clone());
+                job
             }
-        };
-        let job = Job {
-            id: replay.id,
-            tenant: replay.tenant,
-            at: replay.at,
-            kind,
-            state: JobState::Running,
-            cursor: JobCursor::START,
-            made: 0,
-            skipped: 0,
-            total: Some(total),
-            per_second: replay.per_second,
         };
         self.note([Entry::Job { job: job.id, tenant: job.tenant, state: job.state }]);
         self.jobs.jobs.insert(job.id, job.clone());
@@ -144,30 +126,22 @@ impl Memory {
     /// See [`crate::Jobs::replay_page`].
     pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
         let job = self.jobs.jobs.get(&id)?;
-        let (next, last, found) = match &job.kind {
+        let met = match &job.kind {
             JobKind::FanOut(_) => return None,
             JobKind::ReplayFound { filter, upto } => {
-                let start = job.cursor == JobCursor::START;
-                let after = (!start).then_some(DeadLetterCursor { at: job.cursor.at, number: job.cursor.number });
-                let page = self.dead_letters(filter, ListOrder::OldestFirst, after, limit);
-                let end = page.letters.last().map(DeadLetter::cursor);
-                let next = page.next.or(end).map_or(job.cursor, JobCursor::from);
-                let open = page.letters.iter().filter(|letter| letter.number <= *upto && letter.replayed_as.is_none());
-                let found = open.map(|letter| (letter.delivery, letter.cursor().into())).collect();
-                (next, page.next.is_none(), found)
+                let page = self.dead_letters(filter, ListOrder::OldestFirst, job.cursor.letter(), limit);
+                job.meets_letters(*upto, &page)
             }
             JobKind::ReplayListed => {
                 // A replay that is done has let go of its list.
                 let all = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
                 let places = (1..).zip(all).skip_while(|(place, _)| *place <= job.cursor.number);
-                let found: Vec<(DeliveryId, JobCursor)> =
-                    places.take(limit as usize).map(|(place, id)| (*id, JobCursor::behind(place))).collect();
-                let next = found.last().map_or(job.cursor, |(_, cursor)| *cursor);
-                (next, found.len() < limit as usize, found)
+                let found = places.take(limit as usize).map(|(place, id)| (*id, JobCursor::behind(place)));
+                job.meets_listed(found.collect(), limit)
             }
         };
         let item = |(id, cursor)| ReplayItem { ended: self.replayable(id).cloned(), cursor };
-        Some(ReplayPage { items: found.into_iter().map(item).collect(), next, last })
+        Some(ReplayPage { items: met.found.into_iter().map(item).collect(), next: met.next, last: met.last })
     }
 
     /// What ended as dead or expired, was not replayed, and has its payload.
@@ -185,8 +159,7 @@ impl Memory {
     /// See [`crate::Jobs::spread`]; what arrives comes along.
     pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<Arrival>), StoreError> {
         self.guard(session)?;
-        let runs_on = |job: &&Job| job.state == JobState::Running && job.cursor == chunk.from;
-        let Some(job) = self.jobs.jobs.get(&chunk.job).filter(runs_on) else {
+        let Some(job) = self.jobs.jobs.get(&chunk.job).filter(|job| job.takes(&chunk)) else {
             return Ok((Chunked::Stale, Vec::new()));
         };
         let tenant = job.tenant;

@@ -140,7 +140,7 @@ impl Directory for MemoryStore {
 
 impl Jobs for MemoryStore {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
-        self.lock().start_replay(session, replay)
+        self.lock().start_replay(session, &replay)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {

@@ -11,8 +11,9 @@ use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::dead_letter::{Count, DeadLetterCursor, DeadLetterFilter};
+use super::dead_letter::{Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage};
 use super::{Message, NewDelivery};
+use crate::StoreError;
 
 /// Deliveries that one chunk makes at most.
 pub const CHUNK_MAX: usize = 1_000;
@@ -93,6 +94,39 @@ impl FanOut {
     }
 }
 
+impl Job {
+    /// Whether this chunk is made from where the job stands.
+    pub(crate) fn takes(&self, chunk: &Chunk) -> bool {
+        self.state == JobState::Running && self.cursor == chunk.from
+    }
+
+    /// What a replay meets on a page of the dead letters behind its cursor: those filed when it was asked for,
+    /// and not replayed since.
+    pub(crate) fn meets_letters(&self, upto: u64, page: &DeadLetterPage) -> Met {
+        let end = page.letters.last().map(DeadLetter::cursor);
+        let open = page.letters.iter().filter(|letter| letter.number <= upto && letter.replayed_as.is_none());
+        Met {
+            found: open.map(|letter| (letter.delivery, letter.cursor().into())).collect(),
+            next: page.next.or(end).map_or(self.cursor, JobCursor::from),
+            last: page.next.is_none(),
+        }
+    }
+
+    /// What it meets of its list, of which so many were wanted.
+    pub(crate) fn meets_listed(&self, found: Vec<(DeliveryId, JobCursor)>, wanted: u32) -> Met {
+        let next = found.last().map_or(self.cursor, |(_, cursor)| *cursor);
+        Met { last: found.len() < wanted as usize, found, next }
+    }
+}
+
+/// What a replay meets next, whether or not it can have another life.
+pub(crate) struct Met {
+    /// Each with the place behind it.
+    pub(crate) found: Vec<(DeliveryId, JobCursor)>,
+    pub(crate) next: JobCursor,
+    pub(crate) last: bool,
+}
+
 /// How far a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
@@ -132,6 +166,11 @@ impl JobCursor {
     pub const fn behind(number: u64) -> Self {
         Self { at: Timestamp::from_millis(0), number }
     }
+
+    /// The dead letter it is behind, in a replay of what was found.
+    pub(crate) fn letter(self) -> Option<DeadLetterCursor> {
+        (self != Self::START).then_some(DeadLetterCursor { at: self.at, number: self.number })
+    }
 }
 
 impl From<DeadLetterCursor> for JobCursor {
@@ -153,6 +192,43 @@ pub struct NewReplay {
     pub what: ReplayWhat,
     /// Deliveries it may make in a second.
     pub per_second: Option<u32>,
+}
+
+impl NewReplay {
+    /// The dead letters it takes: its own tenant's alone, whatever the filter says.
+    pub(crate) fn filter(&self, filter: &DeadLetterFilter) -> DeadLetterFilter {
+        DeadLetterFilter { tenant: self.tenant, ..filter.clone() }
+    }
+
+    /// The job for the dead letters on this page and behind it, as far as they are filed by now.
+    pub(crate) fn of_found(&self, filter: DeadLetterFilter, upto: u64, page: &DeadLetterPage) -> Job {
+        let open = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
+        let total = if page.next.is_some() { Count::AtLeast(open) } else { Count::Exactly(open) };
+        self.job(JobKind::ReplayFound { filter, upto }, total)
+    }
+
+    /// The job for a list, unless that is too long.
+    pub(crate) fn of_listed(&self, ids: &[DeliveryId]) -> Result<Job, StoreError> {
+        if ids.len() > REPLAY_LISTED_MAX {
+            return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
+        }
+        Ok(self.job(JobKind::ReplayListed, Count::Exactly(ids.len() as u64)))
+    }
+
+    fn job(&self, kind: JobKind, total: Count) -> Job {
+        Job {
+            id: self.id,
+            tenant: self.tenant,
+            at: self.at,
+            kind,
+            state: JobState::Running,
+            cursor: JobCursor::START,
+            made: 0,
+            skipped: 0,
+            total: Some(total),
+            per_second: self.per_second,
+        }
+    }
 }
 
 /// What a replay takes.

@@ -20,8 +20,8 @@ use super::request::Request;
 use super::{Sqlite, arrivals, cut, failed, show};
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Chunk, Chunked, Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery,
-    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session,
+    Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, NewReplay,
+    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session,
 };
 use crate::{Jobs, StoreError};
 
@@ -110,37 +110,20 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
 /// Begins a replay.
 pub(super) fn start_replay(conn: &Connection, replay: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
     let doing = failed("begin a replay");
-    let (kind, total) = match &replay.what {
+    let job = match &replay.what {
         ReplayWhat::Found(filter) => {
-            // Its own tenant's alone, whatever the filter says.
-            let filter = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
+            let filter = replay.filter(filter);
             let page = dead_letter::list(conn, &filter, ListOrder::OldestFirst, None, u32::MAX)?;
-            let found = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
-            let total = if page.next.is_some() { Count::AtLeast(found) } else { Count::Exactly(found) };
-            (JobKind::ReplayFound { filter, upto: dead_letter::last(conn)? }, total)
+            replay.of_found(filter, dead_letter::last(conn)?, &page)
         }
         ReplayWhat::Listed(ids) => {
-            if ids.len() > REPLAY_LISTED_MAX {
-                return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
-            }
+            let job = replay.of_listed(ids)?;
             let mut sql = conn.prepare_cached("INSERT INTO replay_listed VALUES (?1, ?2, ?3)").map_err(&doing)?;
             for (place, id) in (1_i64..).zip(ids) {
-                sql.execute((key(replay.id.0), place, key(id.0))).map_err(&doing)?;
+                sql.execute((key(job.id.0), place, key(id.0))).map_err(&doing)?;
             }
-            (JobKind::ReplayListed, Count::Exactly(ids.len() as u64))
+            job
         }
-    };
-    let job = Job {
-        id: replay.id,
-        tenant: replay.tenant,
-        at: replay.at,
-        kind,
-        state: JobState::Running,
-        cursor: JobCursor::START,
-        made: 0,
-        skipped: 0,
-        total: Some(total),
-        per_second: replay.per_second,
     };
     put(conn, &job).map_err(&doing)?;
     entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
@@ -189,28 +172,18 @@ pub(super) fn end_fan_out(conn: &Connection, message: MessageId) -> Result<(), S
 /// What a replay deals with next.
 pub(super) fn replay_page(conn: &Connection, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
     let Some(job) = one(conn, id)? else { return Ok(None) };
-    let (next, last, found) = match &job.kind {
+    let met = match &job.kind {
         JobKind::FanOut(_) => return Ok(None),
         JobKind::ReplayFound { filter, upto } => {
-            let start = job.cursor == JobCursor::START;
-            let after = (!start).then_some(DeadLetterCursor { at: job.cursor.at, number: job.cursor.number });
-            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, after, limit)?;
-            let end = page.letters.last().map(DeadLetter::cursor);
-            let next = page.next.or(end).map_or(job.cursor, JobCursor::from);
-            let open = page.letters.iter().filter(|letter| letter.number <= *upto && letter.replayed_as.is_none());
-            let found = open.map(|letter| (letter.delivery, letter.cursor().into())).collect();
-            (next, page.next.is_none(), found)
+            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, job.cursor.letter(), limit)?;
+            job.meets_letters(*upto, &page)
         }
-        JobKind::ReplayListed => {
-            let found = listed(conn, id, job.cursor, limit)?;
-            let next = found.last().map_or(job.cursor, |(_, cursor)| *cursor);
-            (next, found.len() < limit as usize, found)
-        }
+        JobKind::ReplayListed => job.meets_listed(listed(conn, id, job.cursor, limit)?, limit),
     };
     let replayable = Replayable::begin(conn)?;
     let item = |(id, cursor)| Ok(ReplayItem { ended: replayable.find(id)?, cursor });
-    let items = found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
-    Ok(Some(ReplayPage { items, next, last }))
+    let items = met.found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
+    Ok(Some(ReplayPage { items, next: met.next, last: met.last }))
 }
 
 fn listed(
@@ -276,8 +249,7 @@ pub(super) fn spread(
     entries: &mut Entries,
 ) -> Result<Chunked, StoreError> {
     let doing = failed("make a chunk of deliveries");
-    let runs_on = |job: &Job| job.state == JobState::Running && job.cursor == chunk.from;
-    let Some(job) = one(conn, chunk.job)?.filter(runs_on) else { return Ok(Chunked::Stale) };
+    let Some(job) = one(conn, chunk.job)?.filter(|job| job.takes(chunk)) else { return Ok(Chunked::Stale) };
     let replayable = Replayable::begin(conn)?;
     let mut passed_over = Vec::new();
     for spread in &chunk.deliveries {

@@ -25,6 +25,9 @@ use crate::row::{Accepted, Settlement};
 /// Keeps the hash of a row apart from those of a tree's leaves and nodes.
 const ROW: &[u8] = &[2];
 
+/// What an entry of one delivery takes at most.
+const ENTRY_BYTES: usize = 112;
+
 /// What stands where there is nothing to hash.
 const NO_DIGEST: Digest = [0; 32];
 
@@ -52,6 +55,16 @@ pub struct Entries {
 }
 
 impl Entries {
+    /// Room for so many.
+    pub fn with_capacity(count: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(count * ENTRY_BYTES),
+            ends: Vec::with_capacity(count),
+            leaves: Vec::with_capacity(count),
+            at: None,
+        }
+    }
+
     /// Adds one.
     pub fn push(&mut self, entry: &Entry) {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
@@ -97,14 +110,14 @@ impl Entries {
 
 /// What an accept leaves, one entry for each message.
 pub fn of_accept(messages: &[Accepted], lookup: &LookupKey) -> Entries {
-    let mut entries = Entries::default();
+    let mut entries = Entries::with_capacity(messages.len());
     messages.iter().for_each(|accepted| entries.push(&Entry::accepted(accepted, lookup)));
     entries
 }
 
 /// What settlements leave if they take effect: one entry for each that [leaves any](leaves_entry).
 pub fn of_settle(settlements: &[Settlement]) -> Entries {
-    let mut entries = Entries::default();
+    let mut entries = Entries::with_capacity(settlements.len());
     settlements.iter().filter_map(Entry::settled).for_each(|entry| entries.push(&entry));
     entries
 }

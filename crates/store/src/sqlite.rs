@@ -9,6 +9,7 @@
 //! answer sees what was answered; the folder belongs to one process at a time.
 
 mod accept;
+mod answers;
 mod archive;
 mod arrivals;
 mod breaker;

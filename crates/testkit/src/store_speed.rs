@@ -42,6 +42,13 @@ struct Group {
     callers: usize,
 }
 
+/// CPU time.
+struct Spent {
+    cpu: Cpu,
+    /// On one delivery.
+    hashing: Duration,
+}
+
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -78,13 +85,14 @@ async fn measure(group: Group, rounds: usize) -> Findings {
     }
     let commits = busy.commits().since(&before);
     busy.stop().await;
-    Ok(figures(group, deliveries, &cpu, (&mut rates, &mut bare_rates, &mut shares), (&commits, &bare)))
+    let spent = Spent { cpu, hashing: busy::hashing()? };
+    Ok(figures(group, deliveries, &spent, (&mut rates, &mut bare_rates, &mut shares), (&commits, &bare)))
 }
 
 fn figures(
     group: Group,
     deliveries: u64,
-    cpu: &Cpu,
+    Spent { cpu, hashing }: &Spent,
     (rates, bare_rates, shares): (&mut [f64], &mut [f64], &mut [f64]),
     (commits, bare): (&Commits, &Bare),
 ) -> Vec<Figure> {
@@ -96,7 +104,6 @@ fn figures(
         group.rows,
         commits.rows as f64 / commits.count.max(1) as f64,
     );
-    let hashing = busy::hashing();
     let follower = cpu.of("store-follower");
     eprintln!(
         "  CPU a delivery: {:.1} µs = SQL {:.1} + following the journal {:.1} + hashing {:.1} + hand-off {:.1}",

@@ -2,8 +2,8 @@
 //!
 //! The writer appends to the log; a thread with a connection of its own copies it into the database
 //! behind it (PASSIVE: it waits for nobody and nobody for it). Under load it never reaches the end,
-//! so the writer itself begins the log anew between two commits once it is half as long as it may
-//! be (RESTART).
+//! so the writer itself begins the log anew between two commits (RESTART), once the log is half as long
+//! as it may be and the thread is close behind: what the writer copies and syncs, everybody waits for.
 //!
 //! Invariants: the log stays within its bound, and a read that holds it back at the bound is
 //! ended; a copy that fails for another reason than a full disk stops the store like any other
@@ -32,6 +32,8 @@ const READS_END_WITHIN: Duration = Duration::from_millis(250);
 pub(super) struct Log {
     /// Pages in it, told by SQLite after each commit.
     pages: Arc<AtomicU32>,
+    /// How many of them the thread had copied when it last looked. Out of date while the log begins anew.
+    copied: Arc<AtomicU32>,
     max: u32,
     /// Where the thread was last woken.
     woken_at: u32,
@@ -64,10 +66,18 @@ impl Log {
         // One that is waiting is enough: it will see everything.
         let (wake, woken) = sync_channel(1);
         let copying = Arc::new(Mutex::new(()));
-        let side = Side { again_after: bounds.again_after, conn: own, copying: Arc::clone(&copying), shared, requests };
+        let copied = Arc::new(AtomicU32::new(0));
+        let side = Side {
+            again_after: bounds.again_after,
+            conn: own,
+            copying: Arc::clone(&copying),
+            copied: Arc::clone(&copied),
+            shared,
+            requests,
+        };
         let thread = Joined::spawn("store-checkpoint", move || side.serve(&woken))?;
         let max = u32::try_from(bounds.log_bytes / PAGE_BYTES).unwrap_or(u32::MAX);
-        Ok(Self { pages, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
+        Ok(Self { pages, copied, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
     }
 
     /// Wakes the thread; it finds out why.
@@ -91,17 +101,24 @@ impl Log {
         if pages < (self.max / 2).max(self.again_at) && !at_the_bound {
             return Ok(());
         }
+        // On a full disk the thread copies nothing, and the log must not grow.
+        let left = pages.saturating_sub(self.copied.load(Ordering::Relaxed));
+        if left > self.max / 32 && !at_the_bound && !shared.reserve.is_given_up() {
+            self.wake();
+            return Ok(());
+        }
+        let Some(_alone) = alone(&self.copying, at_the_bound) else { return Ok(()) };
         let before = shared.looks.mark();
-        let begun = match self.begin_anew(conn, at_the_bound) {
-            Ok(Copied::Some) if at_the_bound => {
+        let begun = match begin_anew(conn, at_the_bound) {
+            Ok(Copied { all: false, .. }) if at_the_bound => {
                 shared.looks.end(before);
-                self.begin_anew(conn, at_the_bound)
+                begin_anew(conn, at_the_bound)
             }
             begun => begun,
         };
         match begun {
-            Ok(Copied::All) => {}
-            Ok(Copied::Some) => self.again_at = pages.saturating_add(self.max / 8),
+            Ok(Copied { all: true, .. }) => {}
+            Ok(Copied { all: false, .. }) => self.again_at = pages.saturating_add(self.max / 8),
             Err(error) if is_full(&error) => {
                 self.again_at = pages.saturating_add(self.max / 8);
                 shared.reserve.give_up();
@@ -111,29 +128,28 @@ impl Log {
         }
         Ok(())
     }
+}
 
-    /// Copies what is left and lets the next commit begin the log anew, unless somebody is in the
-    /// way; at the bound others are waited for.
-    fn begin_anew(&self, conn: &Connection, at_the_bound: bool) -> Result<Copied, StoreError> {
-        let Some(_alone) = self.alone(at_the_bound) else { return Ok(Copied::Some) };
-        let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
-        conn.busy_timeout(wait).map_err(failed("set how long to wait for reads"))?;
-        let copied = copy(conn, "PRAGMA wal_checkpoint(RESTART)");
-        conn.busy_timeout(BUSY_WAIT).map_err(failed("set how long to wait for others"))?;
-        copied
+/// The right to copy; at the bound it is waited for.
+fn alone(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
+    if wait {
+        return Some(copying.lock().unwrap_or_else(PoisonError::into_inner));
     }
+    match copying.try_lock() {
+        Ok(alone) => Some(alone),
+        Err(TryLockError::Poisoned(alone)) => Some(alone.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
 
-    /// The right to copy; at the bound it is waited for.
-    fn alone(&self, wait: bool) -> Option<MutexGuard<'_, ()>> {
-        if wait {
-            return Some(self.copying.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-        match self.copying.try_lock() {
-            Ok(alone) => Some(alone),
-            Err(TryLockError::Poisoned(alone)) => Some(alone.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
+/// Copies what is left and lets the next commit begin the log anew, unless somebody is in the way; at
+/// the bound others are waited for.
+fn begin_anew(conn: &Connection, at_the_bound: bool) -> Result<Copied, StoreError> {
+    let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
+    conn.busy_timeout(wait).map_err(failed("set how long to wait for reads"))?;
+    let copied = copy(conn, "PRAGMA wal_checkpoint(RESTART)");
+    conn.busy_timeout(BUSY_WAIT).map_err(failed("set how long to wait for others"))?;
+    copied
 }
 
 /// The thread's side.
@@ -141,6 +157,7 @@ struct Side {
     again_after: Duration,
     conn: Connection,
     copying: Arc<Mutex<()>>,
+    copied: Arc<AtomicU32>,
     shared: Arc<Shared>,
     requests: WeakSender<Request>,
 }
@@ -167,7 +184,7 @@ impl Side {
         let copied = copy(&self.conn, "PRAGMA wal_checkpoint(PASSIVE)");
         drop(alone);
         match copied {
-            Ok(_) => {}
+            Ok(copied) => self.copied.store(copied.pages, Ordering::Relaxed),
             Err(error) if is_full(&error) => self.shared.reserve.give_up(),
             Err(error) => {
                 self.shared.fail(&error);
@@ -195,15 +212,17 @@ impl Side {
 
 /// How far a copy came.
 #[derive(Debug, PartialEq, Eq)]
-enum Copied {
-    All,
-    Some,
+struct Copied {
+    /// Nobody was in the way.
+    all: bool,
+    /// Of those in the log, from its beginning.
+    pages: u32,
 }
 
 fn copy(conn: &Connection, pragma: &str) -> Result<Copied, StoreError> {
-    let copied = conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
-    let busy = copied.map_err(failed("copy the log into the database"))?;
-    Ok(if busy == 0 { Copied::All } else { Copied::Some })
+    let copied = conn.query_row(pragma, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(2)?)));
+    let (busy, pages) = copied.map_err(failed("copy the log into the database"))?;
+    Ok(Copied { all: busy == 0, pages: u32::try_from(pages).unwrap_or(0) })
 }
 
 #[cfg(test)]
@@ -267,7 +286,7 @@ mod tests {
             panic!("the database ends it");
         };
         assert_eq!(source.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
-        let next = store.readers.read(|conn| copy(conn, "SELECT count(*) FROM meta"));
+        let next = store.readers.read(|conn| copy(conn, "SELECT count(*), 0, 0 FROM meta"));
         next.await.expect("the next read is not ended");
     }
 }

@@ -1,5 +1,5 @@
 //! The one thread that writes. It does SQL only: it takes what queued up during the last sync,
-//! runs it in one transaction, commits, and answers everybody.
+//! runs it in one transaction, commits, and passes it on to be answered (`answers`).
 //!
 //! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
 //! commit nothing is ever written again, since what a failed sync left behind cannot be known. A
@@ -12,17 +12,16 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::accept::Found;
-use super::arrivals::{self, Arrivals};
+use super::answers::{Answers, answer};
+use super::arrivals::Arrivals;
 use super::checkpoint::Log;
 use super::fault::is_full;
 use super::follower::Follower;
-use super::group::{Group, Refused};
+use super::group::Group;
 use super::request::{Reply, Request};
 use super::thread::Joined;
 use super::{Bounds, Shared};
 use crate::StoreError;
-use crate::row::{Acceptance, Accepted, Arrival, Chunked};
 
 /// Deliveries changed by one commit: more make the first of them wait too long for the rest.
 const GROUP_ROWS_MAX: usize = 512;
@@ -53,9 +52,10 @@ impl Writer {
         let (requests, queue) = mpsc::channel(QUEUE);
         let log = Log::start(&mut conn, log, bounds, Arc::clone(&shared), requests.downgrade())?;
         let follower = Follower::start(follower, requests.downgrade())?;
+        let answers = Answers::start(Arc::clone(&shared))?;
         let (lives, ended) = watch::channel(());
         let thread = Joined::spawn("store-writer", move || {
-            run(conn, queue, log, follower, bounds, &shared);
+            run(conn, queue, Beside { log, follower, answers }, bounds, &shared);
             drop(lives);
         })?;
         Ok(Self { requests, ended, _thread: thread })
@@ -84,18 +84,18 @@ impl Writer {
     }
 }
 
-fn run(
-    conn: Connection,
-    mut queue: mpsc::Receiver<Request>,
-    mut log: Log,
+/// The threads beside the writer's.
+struct Beside {
+    log: Log,
     follower: Follower,
-    bounds: Bounds,
-    shared: &Shared,
-) {
+    answers: Answers,
+}
+
+fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside, bounds: Bounds, shared: &Shared) {
     // Outlives the reason for the end: whoever hears of it finds the reason.
     let mut waiting = Vec::with_capacity(QUEUE);
     let served = Group::prepare(&conn, bounds)
-        .and_then(|group| serve(&conn, group, &mut queue, &mut waiting, &mut log, &follower, shared));
+        .and_then(|group| serve(&conn, group, &mut queue, &mut waiting, &mut beside, shared));
     if let Err(error) = served {
         // Closing must not sync again behind the failure's back.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
@@ -104,6 +104,9 @@ fn run(
         }
         shared.fail(&error);
     }
+    let Beside { log, follower, answers } = beside;
+    // What is committed is answered and handed over, whatever came after it.
+    drop(answers);
     shared.arrivals.close();
     drop(waiting);
     // It may be waiting for an answer that nobody will give.
@@ -119,8 +122,7 @@ fn serve(
     mut group: Group<'_>,
     queue: &mut mpsc::Receiver<Request>,
     waiting: &mut Vec<Request>,
-    log: &mut Log,
-    follower: &Follower,
+    Beside { log, follower, answers }: &mut Beside,
     shared: &Shared,
 ) -> Result<(), StoreError> {
     loop {
@@ -165,7 +167,11 @@ fn serve(
                 shared.kept.forget(&group.changed);
                 group.changed.clear();
                 follower.grew(group.journal.last);
-                if answer(waiting.drain(..together), refused, &shared.arrivals) == Then::Stop {
+                let rest = waiting.split_off(together);
+                let committed = std::mem::replace(waiting, rest);
+                let stops = committed.iter().any(|request| matches!(request, Request::Stop));
+                answers.committed(committed, refused)?;
+                if stops {
                     return Ok(());
                 }
                 log.committed(conn, shared)?;
@@ -196,7 +202,7 @@ fn wake_up(waiting: &mut Vec<Request>) -> bool {
 fn refuse(waiting: &mut Vec<Request>, which: impl Fn(&Request) -> bool, arrivals: &Arrivals) {
     let some: Vec<_> = waiting.extract_if(.., |request| which(request)).collect();
     let refused = (0..some.len()).map(|place| (place, StoreError::Full)).collect();
-    answer(some.into_iter(), refused, arrivals);
+    answer(some, refused, arrivals);
 }
 
 /// How many of these fit into one group: at least one.
@@ -210,89 +216,4 @@ fn fitting(waiting: &[Request]) -> usize {
         full
     });
     full.unwrap_or(waiting.len())
-}
-
-/// What to do after a group.
-#[derive(PartialEq, Eq)]
-enum Then {
-    GoOn,
-    Stop,
-}
-
-/// Hands over what was accepted, then answers. Whoever does not listen any more is no loss.
-fn answer(group: impl Iterator<Item = Request>, refused: Refused, arrivals: &Arrivals) -> Then {
-    let mut refused = refused.into_iter().peekable();
-    let mut then = Then::GoOn;
-    let mut accepted = Vec::new();
-    let mut answers = Vec::new();
-    let mut spreads = Vec::new();
-    let mut taken = 0;
-    for (place, request) in group.enumerate() {
-        let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
-        match request {
-            Request::Accept { messages, found, room, reply, .. } => {
-                let stays = match &refusal {
-                    Some(_) => 0,
-                    None => arrive(messages, &found, &mut accepted).min(room),
-                };
-                taken += stays;
-                arrivals.give_back(room - stays);
-                answers.push((reply, refusal.map_or(Ok(found.acceptances), Err)));
-            }
-            Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
-            Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
-            Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.acceptance), Err)),
-            Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
-            Request::Spread { chunk, chunked, room, reply, .. } => {
-                let stays = match (&refusal, chunked) {
-                    (None, Chunked::Done(_)) => room,
-                    _ => 0,
-                };
-                taken += stays;
-                arrivals.give_back(room - stays);
-                if stays > 0 {
-                    let made = chunk.deliveries.into_iter();
-                    accepted.extend(made.map(|spread| Arrival {
-                        new: spread.new,
-                        message: spread.message,
-                        superseded: Vec::new(),
-                    }));
-                }
-                spreads.push((reply, refusal.map_or(Ok(chunked), Err)));
-            }
-            Request::Work { work, .. } => work.answer(refusal),
-            Request::Open { start, reply } => {
-                _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
-            }
-            Request::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
-            Request::CatchUp(_) | Request::Wake => {}
-            Request::Stop => then = Then::Stop,
-        }
-    }
-    arrivals.publish(accepted, taken);
-    for (reply, answer) in answers {
-        _ = reply.send(answer);
-    }
-    for (reply, answer) in spreads {
-        _ = reply.send(answer);
-    }
-    then
-}
-
-/// Lets what is new among these arrive; says how much room that takes.
-fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival>) -> u32 {
-    let mut acceptances = found.acceptances.iter();
-    messages.retain(|_| acceptances.next() == Some(&Acceptance::Fresh));
-    let room = arrivals::room(messages.iter());
-    let mut superseded = found.superseded.iter().peekable();
-    for Accepted { message, deliveries, .. } in messages {
-        for new in deliveries {
-            let mut old = Vec::new();
-            while let Some((_, id)) = superseded.next_if(|(by, _)| *by == new.delivery.id) {
-                old.push(*id);
-            }
-            accepted.push(Arrival { new, message: Arc::clone(&message), superseded: old });
-        }
-    }
-    room
 }

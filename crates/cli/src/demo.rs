@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::say::say;
-use crate::serve::{allow_this_machine, runtime, served};
+use crate::serve::{allow_this_machine, open, runtime, served};
 use crate::simulate;
 use ledger::Ledger;
 use show::Screen;
@@ -68,7 +68,7 @@ async fn play(config: Config) -> Result<()> {
     let clock = SystemClock::scaled(SCALE);
     let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen on this machine")?;
     let server = listener.local_addr()?;
-    let store = Arc::new(Sqlite::open_folder(&config.data)?);
+    let store = Arc::new(open(&config)?);
     let stop = CancellationToken::new();
     let mut services = JoinSet::new();
     services.spawn(serve(Arc::clone(&store), clock.clone(), config, listener, stop.clone()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use posthaste_core::queue::Limits;
-use posthaste_crypto::LookupKey;
+use posthaste_crypto::master::KeyCheck;
 use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots};
@@ -14,7 +14,7 @@ use posthaste_engine::engine::Settings;
 use posthaste_engine::master_key;
 use posthaste_engine::target::TargetRules;
 use posthaste_server::run::{RunError, STOP_WITHIN};
-use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::{Bounds, Sqlite};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -80,16 +80,23 @@ fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
     tracing_subscriber::registry().with(lines).init();
 }
 
+/// The store in its folder, with the master key it asks for.
+pub(crate) fn open(config: &Config) -> Result<Sqlite> {
+    let ask = |needed: &[KeyCheck]| {
+        let masters = master_key::load(&config.master_key, &config.data, needed).map_err(|why| why.to_string())?;
+        tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "the master key is at hand");
+        Ok(masters)
+    };
+    Ok(Sqlite::open_asking(&config.data, Bounds::default(), ask)?)
+}
+
 async fn serve(config: Config) -> Result<()> {
     let stop = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}; is another server there?", config.listen))?;
     let address = listener.local_addr()?;
-    let store = Arc::new(Sqlite::open_folder(&config.data)?);
-    // The store names no key yet, so that any will do.
-    let masters = master_key::load(&config.master_key, &config.data, &[])?;
-    tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "the master key is at hand");
+    let store = Arc::new(open(&config)?);
     println!("posthaste: listening on http://{address}, data in {}", config.data.display());
     let server = served(&store, SystemClock::new(), &config, listener, stop.clone());
     let ended = tokio::select! {
@@ -128,7 +135,7 @@ pub(crate) async fn served<C: Clock>(
             Roots::none()
         }),
         ids: IdKey::from_bytes(store.id_key()),
-        lookup: LookupKey::from_bytes(store.lookup_key()),
+        lookup: store.lookups(),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, listener, stop).await

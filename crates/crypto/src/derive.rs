@@ -39,11 +39,13 @@ pub(crate) enum Purpose {
     TenantWrap,
     /// Seals a subject's values.
     SubjectSeal,
+    /// Marks what is sealed under a key.
+    Mark,
 }
 
 impl Purpose {
     #[cfg(test)]
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::MasterCheck,
         Self::MasterWrap,
         Self::StoreSeal,
@@ -58,6 +60,7 @@ impl Purpose {
         Self::TenantSeal,
         Self::TenantWrap,
         Self::SubjectSeal,
+        Self::Mark,
     ];
 
     const fn label(self) -> &'static str {
@@ -76,6 +79,7 @@ impl Purpose {
             Self::TenantSeal => "tenant seal",
             Self::TenantWrap => "tenant wrap",
             Self::SubjectSeal => "subject seal",
+            Self::Mark => "mark",
         }
     }
 }

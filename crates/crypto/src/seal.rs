@@ -27,7 +27,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
 
+use crate::derive::{Purpose, derive};
+use crate::digest::{self, Digest};
 use crate::keyring::KeyId;
 use crate::random::{self, NONCE_BYTES};
 use crate::secret::{SecretBytes, SecretKey};
@@ -63,11 +66,13 @@ pub struct SealingKey {
     id: KeyId,
     whose: Whose,
     cipher: Cipher,
+    marks: hmac::Key,
 }
 
 impl SealingKey {
     pub(crate) fn new(id: KeyId, whose: Whose, secret: &SecretKey) -> Self {
-        Self { id, whose, cipher: Cipher::new(secret) }
+        let marks = hmac::Key::new(hmac::HMAC_SHA256, derive(secret, Purpose::Mark).expose());
+        Self { id, whose, cipher: Cipher::new(secret), marks }
     }
 
     /// Its id, as it stands in everything it sealed.
@@ -87,6 +92,26 @@ impl SealingKey {
     pub fn seal(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
         assert_eq!(spot.whose(), self.whose, "key {} does not seal for others", self.id);
         self.cipher.seal(self.id.0, &bound(self.id, spot), plain)
+    }
+
+    /// Seals a value so that the same value at the same spot is sealed to the same bytes: for what must be
+    /// found by being equal. It tells who reads it which values are equal, and nothing else.
+    ///
+    /// # Panics
+    /// As [`SealingKey::seal`] does.
+    pub fn seal_alike(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
+        assert_eq!(spot.whose(), self.whose, "key {} does not seal for others", self.id);
+        self.cipher.seal_with([0; NONCE_BYTES], self.id.0, &bound(self.id, spot), plain)
+    }
+
+    /// A mark of some content: who has the key can tell whether content has it, and nobody else can, nor
+    /// anybody at all once the key is destroyed. `of` says what it is a mark of.
+    pub fn mark(&self, of: &'static str, content: &[u8]) -> Digest {
+        let mut context = hmac::Context::with_key(&self.marks);
+        context.update(&(of.len() as u64).to_be_bytes());
+        context.update(of.as_bytes());
+        context.update(content);
+        digest::bytes(context.sign().as_ref())
     }
 
     /// Opens a value at its spot.
@@ -121,7 +146,7 @@ impl fmt::Debug for SealingKey {
 /// use posthaste_crypto::seal::{NotOpened, Opener};
 /// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 ///
-/// let spot = Spot::new(Whose::Tenant(1), Field::EndpointUrl, Object::Row(5));
+/// let spot = Spot::new(Whose::Tenant(1), Field::EndpointSettings, Object::Row(5));
 /// let [older, newer] = [KeyId(2), KeyId(9)].map(|id| TenantKey::generate(id, 1));
 /// let sealed = older.sealing().seal(&spot, b"https://example.com/hook");
 ///
@@ -240,6 +265,27 @@ mod tests {
 
     fn key(id: u32, whose: Whose) -> SealingKey {
         SealingKey::new(KeyId(id), whose, &SecretKey::generate())
+    }
+
+    #[test]
+    fn what_is_sealed_alike_looks_equal_under_one_key_at_one_spot_alone() {
+        let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
+        let sealed = one.seal_alike(&body(7), b"invoice.paid");
+        assert_eq!(one.seal_alike(&body(7), b"invoice.paid"), sealed);
+        assert_eq!(one.open(&body(7), &sealed), Ok(b"invoice.paid".to_vec()));
+        assert_ne!(one.seal_alike(&body(8), b"invoice.paid"), sealed);
+        assert_ne!(one.seal_alike(&body(7), b"invoice.late"), sealed);
+        assert_ne!(other.seal_alike(&body(7), b"invoice.paid"), sealed);
+        assert_ne!(one.seal(&body(7), b"invoice.paid"), one.seal(&body(7), b"invoice.paid"));
+    }
+
+    #[test]
+    fn a_mark_is_of_its_content_its_purpose_and_its_key() {
+        let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
+        assert_eq!(one.mark("payload", b"{}"), one.mark("payload", b"{}"));
+        assert_ne!(one.mark("payload", b"{}"), one.mark("payload", b"[]"));
+        assert_ne!(one.mark("payload", b"{}"), one.mark("subject", b"{}"));
+        assert_ne!(one.mark("payload", b"{}"), other.mark("payload", b"{}"));
     }
 
     fn body(row: u64) -> Spot {

@@ -23,56 +23,27 @@ pub enum Whose {
 pub enum Field {
     MessageBody = 0x0101,
     MessageCompact = 0x0102,
-    MessageSubject = 0x0103,
-    MessageCorrelationId = 0x0104,
-    EndpointUrl = 0x0201,
-    EndpointSecret = 0x0202,
-    EndpointHeaders = 0x0203,
-    EndpointDescription = 0x0204,
-    EndpointTls = 0x0205,
-    EndpointSubject = 0x0206,
-    /// A device's token, or a browser's subscription.
-    EndpointDevice = 0x0207,
-    /// What a receiver answered, in part.
-    AttemptExcerpt = 0x0301,
-    CredentialSecret = 0x0401,
+    /// Whose data a message is, and what ties everything about it together.
+    MessageHead = 0x0103,
+    /// What happened, sealed so that equal ones look equal.
+    EventType = 0x0104,
+    /// Where an endpoint is, what it signs with and what it wants.
+    EndpointSettings = 0x0201,
     /// What an idempotency key was answered.
     IdempotencyAnswer = 0x0501,
-    TenantUid = 0x0601,
-    TenantSettings = 0x0602,
-    /// A subject as it was given, for its export.
-    SubjectName = 0x0701,
-    ReplayReason = 0x0801,
-    ApiKeyDescription = 0x0901,
-    /// What a list goes on from; its object is what the list was asked for.
-    ListCursor = 0x0a01,
     /// The key public ids are made under.
     IdKey = 0x0b01,
 }
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 7] = [
         Self::MessageBody,
         Self::MessageCompact,
-        Self::MessageSubject,
-        Self::MessageCorrelationId,
-        Self::EndpointUrl,
-        Self::EndpointSecret,
-        Self::EndpointHeaders,
-        Self::EndpointDescription,
-        Self::EndpointTls,
-        Self::EndpointSubject,
-        Self::EndpointDevice,
-        Self::AttemptExcerpt,
-        Self::CredentialSecret,
+        Self::MessageHead,
+        Self::EventType,
+        Self::EndpointSettings,
         Self::IdempotencyAnswer,
-        Self::TenantUid,
-        Self::TenantSettings,
-        Self::SubjectName,
-        Self::ReplayReason,
-        Self::ApiKeyDescription,
-        Self::ListCursor,
         Self::IdKey,
     ];
 }
@@ -82,7 +53,7 @@ impl Field {
 pub enum Object {
     /// The one of this row.
     Row(u64),
-    /// One of several that a row has: an endpoint's second secret, a delivery's third attempt.
+    /// One of several that a row has, such as a delivery's third attempt.
     Part(u64, u64),
     /// The one that is found by this hash.
     Hashed(Digest),
@@ -97,8 +68,8 @@ pub(crate) const SPOT_BYTES: usize = 1 + 8 + 2 + 1 + 32;
 /// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 ///
 /// let body = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
-/// let second_secret = Spot::new(Whose::Tenant(1), Field::EndpointSecret, Object::Part(12, 1));
-/// assert_ne!(body, second_secret);
+/// let compact = Spot::new(Whose::Tenant(1), Field::MessageCompact, Object::Row(77));
+/// assert_ne!(body, compact);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spot {
@@ -196,8 +167,9 @@ pub(crate) mod tests {
     /// What was sealed once must open for ever: these bytes were written down when the form was made.
     #[test]
     fn a_spot_is_written_as_it_always_was() {
-        let row = written(&Spot::new(Whose::Tenant(0x0102_0304_0506_0708), Field::EndpointSecret, Object::Part(9, 2)));
-        assert_eq!(row[..12], [1, 1, 2, 3, 4, 5, 6, 7, 8, 2, 2, 1]);
+        let row =
+            written(&Spot::new(Whose::Tenant(0x0102_0304_0506_0708), Field::EndpointSettings, Object::Part(9, 2)));
+        assert_eq!(row[..12], [1, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 1]);
         assert_eq!(row[12..], [[0; 7].as_slice(), &[9], &[0; 7], &[2], &[0; 16]].concat());
     }
 

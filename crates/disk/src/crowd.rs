@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_testkit::master_key;
 use posthaste_testkit::prove::CannotRun;
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -129,7 +130,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Flaw>>) -> Resu
 
 /// Opens a store that must open.
 pub(crate) fn open(folder: &Path, bounds: Bounds) -> Result<Sqlite, Flaw> {
-    Sqlite::open_bounded(folder, bounds).map_err(|error| Flaw::Damaged(format!("it does not open: {}", chain(&error))))
+    Sqlite::open_bounded(folder, master_key(), bounds)
+        .map_err(|error| Flaw::Damaged(format!("it does not open: {}", chain(&error))))
 }
 
 /// Looks at what is left, on a disk that works.

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use posthaste_store::sqlite::Sqlite;
+use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{Figure, Findings, Options};
 use tokio::time::{sleep, timeout};
 
@@ -76,7 +77,7 @@ fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
     if at_the_start {
         disk.fail(fault);
     }
-    match Sqlite::open_bounded(folder.path(), bounds(&mut dice)) {
+    match Sqlite::open_bounded(folder.path(), master_key(), bounds(&mut dice)) {
         Ok(store) => {
             let met = meet(&store, &disk, &mut load, (!at_the_start).then_some(fault), goes_on);
             crowd::block_on(met)?;

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options};
 
 use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
@@ -73,7 +74,7 @@ fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
 
 /// Opens a store on the disk and asks things of it until the power goes.
 fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Result<(), Flaw> {
-    let store = match Sqlite::open_bounded(folder, bounds) {
+    let store = match Sqlite::open_bounded(folder, master_key(), bounds) {
         Ok(store) => store,
         Err(_) if disk.is_cut() => return Ok(()),
         Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p posthaste-store --example collapse_cost [ROWS_BEHIND…]`
 
+use posthaste_crypto::master::{MasterKey, Masters};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,7 @@ enum Keys {
 
 async fn measure(behind: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let store = Sqlite::open_folder(folder.path()).expect("a fresh folder opens");
+    let store = Sqlite::open_folder(folder.path(), Masters::new(MasterKey::generate())).expect("a fresh folder opens");
     let session = store.open().await.expect("a fresh store opens").session;
     let policy = Arc::new(Policy::default());
     let mut work = Work { store, session, policy, next: 1 };

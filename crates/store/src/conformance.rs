@@ -25,6 +25,7 @@ mod ttl;
 
 use crate::Store;
 use fixture::Case;
+use posthaste_crypto::master::{MasterKey, Masters};
 
 /// Runs every case, each on a store that `make` has made for it; how many there are.
 ///
@@ -159,6 +160,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_lane_says_how_much_is_pending_in_it;
         journal:
             the_journal_tells_a_delivery_s_whole_life
+            the_journal_marks_payloads_and_subjects
             the_journal_s_rows_are_linked_and_sound
             what_takes_no_effect_leaves_no_entry_but_its_attempt
             what_somebody_does_is_in_the_journal;
@@ -170,6 +172,12 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             an_unknown_policy_reads_as_the_default;
     }
     cases
+}
+
+/// The master key of stores that hold nothing but what tests put there.
+pub fn master_key_of_tests() -> Masters {
+    let key = MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=");
+    Masters::new(key.expect("32 random bytes"))
 }
 
 #[cfg(test)]
@@ -188,7 +196,8 @@ mod tests {
         let parent = tempfile::tempdir().expect("a temporary folder");
         run(async || {
             let count = std::fs::read_dir(parent.path()).expect("the folder is there").count();
-            Sqlite::open_folder(&parent.path().join(count.to_string())).expect("a fresh folder opens")
+            Sqlite::open_folder(&parent.path().join(count.to_string()), crate::conformance::master_key_of_tests())
+                .expect("a fresh folder opens")
         })
         .await;
     }

@@ -9,7 +9,7 @@
 
 mod entry;
 mod merkle;
-mod pack;
+pub(crate) mod pack;
 
 use bytes::Bytes;
 use posthaste_core::id::TenantId;
@@ -20,7 +20,7 @@ use posthaste_crypto::digest::{Digest, sha256};
 pub use entry::Entry;
 
 use crate::StoreError;
-use crate::row::{Accepted, Settlement};
+use crate::row::Settlement;
 
 /// Keeps the hash of a row apart from those of a tree's leaves and nodes.
 const ROW: &[u8] = &[2];
@@ -41,6 +41,18 @@ impl Hidden {
         let hash = lookup.hash(of, tenant.raw(), name.as_bytes());
         Self(*hash.first_chunk().expect("a digest is longer"))
     }
+}
+
+/// What the entry of an accept says of what its store keeps under seal: whoever has the key can tell that
+/// it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Of the payload.
+    pub payload: Digest,
+    /// Of whose data it is.
+    pub subject: Option<Hidden>,
+    /// Of what ties everything about it together.
+    pub correlation: Hidden,
 }
 
 /// Entries on their way into a row: packed, with the leaves of their tree.
@@ -106,13 +118,6 @@ impl Entries {
         self.leaves.clear();
         self.at = None;
     }
-}
-
-/// What an accept leaves, one entry for each message.
-pub fn of_accept(messages: &[Accepted], lookup: &LookupKey) -> Entries {
-    let mut entries = Entries::with_capacity(messages.len());
-    messages.iter().for_each(|accepted| entries.push(&Entry::accepted(accepted, lookup)));
-    entries
 }
 
 /// What settlements leave if they take effect: one entry for each that [leaves any](leaves_entry).

@@ -18,6 +18,7 @@
 //! Read [`row`] for what is kept, then [`memory`], which is the contract in its plainest form.
 
 mod archive;
+pub mod audit;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod dead_letters;

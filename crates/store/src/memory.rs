@@ -34,7 +34,7 @@ use crate::row::{
     Query, Row, Session, Settled, Settlement, Shown, Start,
 };
 use dead_letter::DeadLetters;
-use journal::lookup_key;
+use journal::marks;
 pub use store::MemoryStore;
 
 /// Everything a store keeps, in maps.
@@ -103,7 +103,7 @@ impl Memory {
         let mut arrivals = Vec::new();
         let mut happened = Vec::new();
         for accepted in messages {
-            let entry = Entry::accepted(&accepted, &lookup_key());
+            let entry = Entry::accepted(&accepted, &marks(&accepted.message));
             let acceptance = self.once(accepted.idempotency);
             let fresh = acceptance == Acceptance::Fresh;
             acceptances.push(acceptance);

@@ -12,6 +12,7 @@ mod accept;
 mod answers;
 mod archive;
 mod arrivals;
+pub mod audit;
 mod breaker;
 mod checkpoint;
 mod collapse;
@@ -38,10 +39,12 @@ mod request;
 mod reserve;
 mod retention;
 mod schema;
+mod sealed;
 mod settle;
 mod show;
 mod sweep;
 mod thread;
+mod vault;
 mod work;
 mod writer;
 
@@ -50,15 +53,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::id::{DeliveryId, LaneId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::master::{KeyCheck, Masters};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    Acceptance, Accepted, Arrival, KeyHash, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
     SweptRows,
 };
 use crate::{Outbox, StoreError};
@@ -70,6 +74,8 @@ use folder::Folder;
 use reader::{Looks, READERS, Readers};
 use request::{Change, Request};
 use reserve::Reserve;
+use sealed::SealedAccept;
+use vault::{Own, Vault};
 use work::Asked;
 use writer::Writer;
 
@@ -83,15 +89,14 @@ pub struct Sqlite {
     readers: Readers,
     writer: Writer,
     shared: Arc<Shared>,
-    id_key: [u8; 16],
-    lookup_key: [u8; 32],
-    lookup: LookupKey,
+    own: Own,
     folder: Mutex<Option<Folder>>,
 }
 
 /// What the writer shares with its callers.
 #[derive(Debug)]
 struct Shared {
+    vault: Arc<Vault>,
     arrivals: Arrivals,
     kept: Kept,
     commits: commits::Count,
@@ -132,23 +137,33 @@ impl Default for Bounds {
 }
 
 impl Sqlite {
-    /// Opens the store in a folder, which is made if it is missing. Blocks while an older file is
-    /// brought up to date.
-    pub fn open_folder(path: &Path) -> Result<Self, StoreError> {
-        Self::open_bounded(path, Bounds::default())
+    /// Opens the store in a folder, which is made if it is missing, with the master key it is sealed
+    /// under. Blocks while an older file is brought up to date.
+    pub fn open_folder(path: &Path, masters: Masters) -> Result<Self, StoreError> {
+        Self::open_bounded(path, masters, Bounds::default())
     }
 
     /// The same with other bounds.
-    pub fn open_bounded(path: &Path, bounds: Bounds) -> Result<Self, StoreError> {
+    pub fn open_bounded(path: &Path, masters: Masters, bounds: Bounds) -> Result<Self, StoreError> {
+        Self::open_asking(path, bounds, |_| Ok(masters))
+    }
+
+    /// The same with a master key that is asked for once the folder is ours: `ask` is told which keys it is
+    /// sealed under, none where nothing is sealed yet, and gives them or says why it cannot.
+    pub fn open_asking(
+        path: &Path,
+        bounds: Bounds,
+        ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
+    ) -> Result<Self, StoreError> {
         let folder = Folder::take(path)?;
-        let conn = schema::open_writer(&folder, bounds.log_bytes)?;
-        let id_key = secret(&conn, "id_key")?;
-        let lookup_key = secret(&conn, "lookup_key")?;
+        let mut conn = schema::open_writer(&folder, bounds.log_bytes)?;
+        let (vault, own) = Vault::open(&mut conn, &folder, ask)?;
         let log = schema::open_log(&folder)?;
         let follower = schema::open_reader(&folder)?;
         let connections: Vec<_> = (0..READERS).map(|_| schema::open_reader(&folder)).collect::<Result<_, _>>()?;
         let looks = Arc::new(Looks::of(&connections));
         let shared = Arc::new(Shared {
+            vault: Arc::new(vault),
             arrivals: Arrivals::new(),
             kept: Kept::default(),
             commits: commits::Count::default(),
@@ -160,9 +175,7 @@ impl Sqlite {
             readers: Readers::start(connections, &looks)?,
             writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
-            id_key,
-            lookup: LookupKey::from_bytes(lookup_key),
-            lookup_key,
+            own,
             folder: Mutex::new(Some(folder)),
         })
     }
@@ -174,12 +187,17 @@ impl Sqlite {
 
     /// What public ids are made with: random, made once for the life of the store.
     pub fn id_key(&self) -> [u8; 16] {
-        self.id_key
+        self.own.id_key
     }
 
-    /// What keys are hashed with that are only looked up: random, made once for the life of the store.
-    pub fn lookup_key(&self) -> [u8; 32] {
-        self.lookup_key
+    /// What names are hashed with that are only looked up: made once for the life of the store.
+    pub fn lookups(&self) -> LookupKey {
+        self.shared.vault.lookups().clone()
+    }
+
+    /// What tells it from every other store: random, made once for its life.
+    pub fn store_id(&self) -> [u8; 16] {
+        self.own.store_id
     }
 
     /// The commits so far, and how long they took.
@@ -208,6 +226,42 @@ impl Sqlite {
         done.await.map_err(|_| StoreError::Stopped)
     }
 
+    /// Seals messages, under keys that are read or made first where they are not in memory.
+    async fn seal(&self, messages: &mut [Accepted]) -> Result<(SealedAccept, Entries), StoreError> {
+        let vault = &self.shared.vault;
+        loop {
+            if vault.has_keys_for(messages)
+                && let Some(sealed) = vault.seal(messages)
+            {
+                return Ok(sealed);
+            }
+            let vault = Arc::clone(vault);
+            let whose: Vec<_> = messages.iter().map(|accepted| Arc::clone(&accepted.message)).collect();
+            self.readers.read(move |conn| vault.fetch_keys_for(conn, &whose)).await?;
+        }
+    }
+
+    /// What first callers were answered, as they were answered.
+    async fn open_answers(
+        &self,
+        mut acceptances: Vec<Acceptance>,
+        keyed: Vec<Option<(TenantId, KeyHash)>>,
+    ) -> Result<Vec<Acceptance>, StoreError> {
+        if keyed.is_empty() || !acceptances.iter().any(|one| matches!(one, Acceptance::Replayed(_))) {
+            return Ok(acceptances);
+        }
+        let vault = Arc::clone(&self.shared.vault);
+        let open = move |conn: &Connection| {
+            for (acceptance, keyed) in acceptances.iter_mut().zip(&keyed) {
+                if let (Acceptance::Replayed(answer), Some((tenant, key))) = (&mut *acceptance, keyed) {
+                    *answer = vault.open_answer(conn, *tenant, *key, answer)?;
+                }
+            }
+            Ok(std::mem::take(&mut acceptances))
+        };
+        self.readers.read(open).await
+    }
+
     async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
         self.writer.ask(|reply| Request::Change { session, change, reply }).await
     }
@@ -233,9 +287,12 @@ impl Sqlite {
     }
 }
 
-fn secret<const N: usize>(conn: &rusqlite::Connection, name: &str) -> Result<[u8; N], StoreError> {
-    conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0))
-        .map_err(failed("read the store's keys"))
+/// The idempotency keys of messages, one for each; nothing when none has one.
+fn keys_given(messages: &[Accepted]) -> Vec<Option<(TenantId, KeyHash)>> {
+    if messages.iter().all(|accepted| accepted.idempotency.is_none()) {
+        return Vec::new();
+    }
+    messages.iter().map(|accepted| accepted.idempotency.as_ref().map(|call| (call.tenant, call.key))).collect()
 }
 
 /// Says what was being done when the database refused.
@@ -248,17 +305,20 @@ impl Outbox for Sqlite {
         self.writer.ask(|reply| Request::Open { start: None, reply }).await
     }
 
-    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+    async fn accept(&self, session: Session, mut messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         let room = arrivals::room(messages.iter());
-        let entries = crate::journal::of_accept(&messages, &self.lookup);
+        let keyed = keys_given(&messages);
+        let (sealed, entries) = self.seal(&mut messages).await?;
         let permit = self.shared.arrivals.make_room(room).await?;
-        self.writer
+        let acceptances = self
+            .writer
             .ask(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
                 permit.forget();
-                Request::Accept { session, messages, entries, found: Found::default(), room, reply }
+                Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }
             })
-            .await
+            .await?;
+        self.open_answers(acceptances, keyed).await
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
@@ -283,7 +343,8 @@ impl Outbox for Sqlite {
         let (mut found, missing) = self.shared.kept.lanes(&lanes);
         if !missing.is_empty() {
             let read_at = self.shared.kept.changes();
-            let read = self.readers.read(move |conn| endpoint::read(conn, &missing)).await?;
+            let vault = Arc::clone(&self.shared.vault);
+            let read = self.readers.read(move |conn| endpoint::read(conn, &vault, &missing)).await?;
             let entries = self.shared.kept.keep(read_at, read);
             found.extend(entries.into_iter().map(|entry| (entry.lane.lane, entry.lane)));
         }

@@ -11,13 +11,17 @@ use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::keyring::{KeyId, TenantKey};
+use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use posthaste_store::journal::{self, Entries, Entry, Hidden, Marks};
 use posthaste_store::sqlite::{Commits, Sqlite};
-use posthaste_store::{Accepted, Arrival, Attempt, Outbox, Session, Settlement, StoreError, journal};
+use posthaste_store::{Accepted, Arrival, Attempt, Outbox, Session, Settlement, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::cpu::Cpu;
+use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{Mint, put_endpoints};
 
@@ -56,7 +60,7 @@ pub(crate) struct Busy {
 
 impl Busy {
     pub(crate) async fn start(folder: &Path, callers: usize) -> Result<Self, CannotRun> {
-        let store = Arc::new(Sqlite::open_folder(folder)?);
+        let store = Arc::new(Sqlite::open_folder(folder, master_key())?);
         let session = store.open().await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
         let mint = Arc::new(Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES));
@@ -125,6 +129,21 @@ async fn settle_all(store: Arc<Sqlite>, session: Session, settled: Arc<AtomicU64
     }
 }
 
+/// What sealing costs a delivery: its payload, and what is under seal beside it. Nothing else runs meanwhile.
+pub(crate) fn sealing() -> Result<Duration, CannotRun> {
+    const TIMES: u32 = 20_000;
+    let tenant = TenantKey::generate(KeyId(2), 1);
+    let key = tenant.sealing();
+    let spot = |field, row: u32| Spot::new(Whose::Tenant(1), field, Object::Row(row.into()));
+    let body = vec![b'x'; BODY_BYTES];
+    let before = Cpu::now()?;
+    for row in 0..TIMES {
+        std::hint::black_box(key.seal(&spot(Field::MessageBody, row), &body));
+        std::hint::black_box(key.seal(&spot(Field::MessageHead, row), b"order-2026-11-16-000099"));
+    }
+    Ok(Cpu::now()?.since(&before).all() / TIMES)
+}
+
 /// What hashing costs a delivery, from its accept to its end: payload, names and entries. Nothing else
 /// runs meanwhile.
 pub(crate) fn hashing() -> Result<Duration, CannotRun> {
@@ -143,7 +162,14 @@ pub(crate) fn hashing() -> Result<Duration, CannotRun> {
     });
     let settlements: Vec<Settlement> = arrivals.map(|arrival| delivered(session, &arrival)).collect();
     let before = Cpu::now()?;
-    std::hint::black_box((journal::of_accept(&messages, &lookup), journal::of_settle(&settlements)));
+    let mut entries = Entries::with_capacity(messages.len());
+    for accepted in &messages {
+        let message = &accepted.message;
+        let payload = lookup.hash("payload", 1, &message.body);
+        let correlation = Hidden::new(&lookup, "correlation", message.tenant, &message.correlation_id);
+        entries.push(&Entry::accepted(accepted, &Marks { payload, subject: None, correlation }));
+    }
+    std::hint::black_box((entries, journal::of_settle(&settlements)));
     Ok(Cpu::now()?.since(&before).all() / TIMES)
 }
 

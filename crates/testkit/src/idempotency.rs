@@ -182,7 +182,7 @@ impl Process {
 fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
-        let store = Sqlite::open_folder(data)?;
+        let store = Sqlite::open_folder(data, crate::master_key())?;
         let before = store.open().await?.session.writer;
         let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         let mut after = None;

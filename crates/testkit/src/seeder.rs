@@ -20,6 +20,7 @@ use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Directory, Outbox, Session, StoreError};
 
+use crate::master_key;
 use crate::prove::CannotRun;
 
 pub use mint::{Mint, Target};
@@ -122,7 +123,7 @@ fn forget_others(shelf: &Path, shape: Shape) -> io::Result<()> {
 
 async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
     eprintln!("seeding {} rows over {} lanes, kept for later runs", shape.rows, shape.lanes);
-    let store = Sqlite::open_folder(folder)?;
+    let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open().await?.session;
     put_endpoints(&store, session, 0..shape.lanes).await?;
     let mint = Mint::new(session, 0..shape.lanes, Place::Spilled);
@@ -200,7 +201,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let shape = Shape { rows: 10_000, lanes: 3 };
         make(folder.path(), shape).await.expect("it is seeded");
-        let store = Sqlite::open_folder(folder.path()).expect("it was closed");
+        let store = Sqlite::open_folder(folder.path(), master_key()).expect("it was closed");
         let start = store.open().await.expect("a session");
         assert_eq!(start.spilled.len(), 3);
         let mut rows = 0;

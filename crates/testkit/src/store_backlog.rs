@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::busy::{Busy, Slice, median};
 use crate::cpu::Cpu;
+use crate::master_key;
 use crate::part::end_with_input;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::{self, Mint, Shape};
@@ -145,7 +146,7 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
     for _ in 0..KILLS {
         AtWork::start(folder)?.kill()?;
         let began = Instant::now();
-        let store = Sqlite::open_folder(folder)?;
+        let store = Sqlite::open_folder(folder, master_key())?;
         runtime.block_on(async {
             let session = store.open().await?.session;
             let mint = Mint::new(session, 0..LANES, Place::Ready);

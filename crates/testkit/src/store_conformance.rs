@@ -11,6 +11,7 @@ use posthaste_store::conformance::histories::{self, Fault};
 use posthaste_store::conformance::run as every_case;
 use posthaste_store::sqlite::Sqlite;
 
+use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
 /// Histories in which a fault must show.
@@ -28,7 +29,7 @@ pub fn run(options: &Options) -> Findings {
     let made = AtomicU64::new(0);
     let sqlite = cases(async || {
         let number = made.fetch_add(1, Ordering::Relaxed).to_string();
-        Sqlite::open_folder(&parent.path().join(number)).expect("a fresh folder opens")
+        Sqlite::open_folder(&parent.path().join(number), master_key()).expect("a fresh folder opens")
     })?;
     eprintln!("SQLite: {sqlite} cases");
     let mut calls = 0;

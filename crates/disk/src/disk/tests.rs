@@ -13,6 +13,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Outbox, Session, Settled, Settlement, StoreError};
+use posthaste_testkit::master_key;
 
 use super::Disk;
 
@@ -83,18 +84,19 @@ fn a_full_disk_at_the_first_start_is_told_and_does_no_harm() {
     let disk = Disk::of(folder.path(), 1).expect("the folder is there");
     for room in [0, 10_000, 100_000] {
         disk.set_room(room);
-        let refused = Sqlite::open_bounded(folder.path(), bounds(0)).expect_err("there is no room").to_string();
+        let refused =
+            Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect_err("there is no room").to_string();
         assert!(refused.contains("the disk is full; free some space and start again"), "{refused}");
     }
     disk.heal();
-    Sqlite::open_bounded(folder.path(), bounds(0)).expect("there is room");
+    Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("there is room");
 }
 
 #[tokio::test]
 async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 2).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), bounds(RESERVE)).expect("a fresh folder opens");
+    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(RESERVE)).expect("a fresh folder opens");
     let session = store.open().await.expect("a fresh store opens").session;
     disk.set_room(5 << 20);
     let accepted = fill(&store, session).await;
@@ -113,7 +115,7 @@ async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
 async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 3).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), bounds(0)).expect("a fresh folder opens");
+    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
     let session = store.open().await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 0)]).await.expect("there is room");
     store.arrivals().await;
@@ -138,7 +140,7 @@ async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
 async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 4).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), bounds(0)).expect("a fresh folder opens");
+    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
     let session = store.open().await.expect("a fresh store opens").session;
     disk.fail(super::Fault { call: super::Call::Sync, kind: super::Kind::Broken, at: 1, times: 1 });
     for n in 0..3 {

@@ -10,7 +10,7 @@ use posthaste_core::id::{Key, LaneId, Shard, TenantId};
 use posthaste_core::queue::{Limits, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
-use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
     Accepted, DeadLetterFilter, Endpoint, JobState, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
 };
@@ -20,6 +20,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::dispatch::driver::{Driver, Transport};
 use crate::dispatch::{Finished, Send};
+use crate::master_key::{self, Source};
 use crate::target::TargetRules;
 
 const TENANT: TenantId = TenantId::from_raw(3);
@@ -45,7 +46,10 @@ struct Process {
 
 impl Process {
     async fn start(folder: &TempDir) -> Self {
-        let store = Arc::new(Sqlite::open_folder(folder.path()).expect("the folder opens"));
+        let ask =
+            |needed: &[_]| master_key::load(&Source::Folder, folder.path(), needed).map_err(|why| why.to_string());
+        let store = Sqlite::open_asking(folder.path(), Bounds::default(), ask);
+        let store = Arc::new(store.expect("the folder opens"));
         let start = store.open().await.expect("a session begins");
         let session = start.session;
         let dice = Box::new(|| Roll(1));

@@ -1,5 +1,6 @@
 //! Keys: of any number of twins one is new, and the others get its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,7 +34,9 @@ fn replayed(text: &'static str) -> Acceptance {
 impl<S: Store> Case<S> {
     /// A message with one delivery under a key, not accepted yet.
     fn keyed(&self, idempotency: Idempotency) -> Accepted {
-        Accepted { idempotency: Some(idempotency), ..self.message(&[Draft::to(1)]) }
+        let accepted = self.message(&[Draft::to(1)]);
+        let message = Message { tenant: idempotency.tenant, ..Message::clone(&accepted.message) };
+        Accepted { message: Arc::new(message), idempotency: Some(idempotency), ..accepted }
     }
 
     async fn call(&self, idempotency: Idempotency) -> Acceptance {

@@ -1,14 +1,16 @@
 //! Whatever changes what is sent, or what became of it, is in the journal, in order and linked.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::id::Key;
 use posthaste_core::state::State;
-use posthaste_crypto::digest::sha256;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id};
 use crate::journal::{Entry, Head};
-use crate::row::{EndpointStatus, Pause, PauseScope, Settled};
+use crate::row::{Accepted, EndpointStatus, Message, Pause, PauseScope, Settled};
 use crate::{JournalRow, Store};
 
 pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &Case<S>) {
@@ -23,16 +25,43 @@ pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &C
 
     let entries = entries(case).await;
     case.check(matches!(entries[0], Entry::Opened { .. }), "a session begins it");
-    let Entry::Accepted { message: id, tenant, at, digest, subject, deliveries, .. } = &entries[1] else {
+    let Entry::Accepted { message: id, tenant, at, subject, deliveries, .. } = &entries[1] else {
         case.fail("then it is accepted")
     };
     case.same("which message", (*id, *tenant, *at, *subject), (message.id, message.tenant, NOW, None));
-    case.same("the payload's fingerprint", *digest, sha256(&[&message.body]));
     case.same("where to", deliveries.clone(), vec![(delivery.lane, delivery.tier)]);
     let tried =
         Entry::Attempted { delivery: delivery.id, lane: delivery.lane, attempt: attempt(1, Cause::Unavailable) };
     let ended = Entry::ended(&second.record.delivery, Some(attempt(2, Cause::Ok)));
     case.same("then it is tried, and ends", entries[2..].to_vec(), vec![tried, ended]);
+}
+
+pub(super) async fn the_journal_marks_payloads_and_subjects<S: Store>(case: &Case<S>) {
+    let message = |body: &'static [u8], subject: Option<&str>| {
+        let accepted = case.message(&[]);
+        let subject = subject.map(str::to_owned);
+        let message = Message { body: Bytes::from_static(body), subject, ..Message::clone(&accepted.message) };
+        Accepted { message: Arc::new(message), ..accepted }
+    };
+    let batch = vec![
+        message(b"{}", None),
+        message(b"{}", None),
+        message(b"[]", None),
+        message(b"{}", Some("one")),
+        message(b"{}", Some("one")),
+        message(b"{}", Some("other")),
+    ];
+    case.done("accept", case.store.accept(case.session(), batch).await);
+    let marks = entries(case).await.into_iter().filter_map(|entry| match entry {
+        Entry::Accepted { digest, subject, .. } => Some((digest, subject)),
+        _ => None,
+    });
+    let marks: Vec<_> = marks.collect();
+    case.same("equal payloads have equal marks", marks[0].0, marks[1].0);
+    case.check(marks[0].0 != marks[2].0, "others have others");
+    case.check(marks[..3].iter().all(|(_, subject)| subject.is_none()), "nobody's have no subject");
+    case.same("one subject's are the same", marks[3], marks[4]);
+    case.check(marks[3].1.is_some() && marks[3].1 != marks[5].1, "another subject is another");
 }
 
 pub(super) async fn the_journal_s_rows_are_linked_and_sound<S: Store>(case: &Case<S>) {

@@ -11,11 +11,10 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, 
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::LookupKey;
-use posthaste_crypto::digest::{Digest, sha256};
+use posthaste_crypto::digest::Digest;
 
-use super::Hidden;
 use super::pack::{self, Unpack, damaged};
+use super::{Hidden, Marks};
 use crate::StoreError;
 use crate::number;
 use crate::row::{
@@ -38,7 +37,7 @@ pub enum Entry {
         tenant: TenantId,
         /// When.
         at: Timestamp,
-        /// The fingerprint of its payload.
+        /// The mark of its payload.
         digest: Digest,
         /// Whose data it is, hidden.
         subject: Option<Hidden>,
@@ -154,6 +153,8 @@ pub enum Entry {
         upto: u64,
         /// How many.
         removed: u64,
+        /// What ended, was made or happened no later than then.
+        before: Timestamp,
         /// When.
         at: Timestamp,
     },
@@ -161,16 +162,15 @@ pub enum Entry {
 
 impl Entry {
     /// A message with its deliveries.
-    pub fn accepted(accepted: &Accepted, lookup: &LookupKey) -> Self {
+    pub fn accepted(accepted: &Accepted, marks: &Marks) -> Self {
         let message = &accepted.message;
-        let hide = |of, name: &str| Hidden::new(lookup, of, message.tenant, name);
         Self::Accepted {
             message: message.id,
             tenant: message.tenant,
             at: message.at,
-            digest: sha256(&[&message.body]),
-            subject: message.subject.as_deref().map(|subject| hide("subject", subject)),
-            correlation: Some(hide("correlation", &message.correlation_id)),
+            digest: marks.payload,
+            subject: marks.subject,
+            correlation: Some(marks.correlation),
             deliveries: accepted.deliveries.iter().map(|new| (new.delivery.lane, new.delivery.tier)).collect(),
         }
     }
@@ -320,8 +320,9 @@ impl Entry {
                 numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
             }
             Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
-            Self::Retained { phase, upto, removed, at } => {
+            Self::Retained { phase, upto, removed, before, at } => {
                 numbers(bytes, &[13, number::phase_number(*phase).into(), *upto, *removed]);
+                pack::time(bytes, *before);
                 pack::time(bytes, *at);
             }
         }
@@ -363,6 +364,7 @@ impl Entry {
                 phase: number::stored_phase(rest.small()?)?,
                 upto: rest.number()?,
                 removed: rest.number()?,
+                before: rest.time()?,
                 at: rest.time()?,
             },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),

@@ -9,7 +9,7 @@ use super::Hidden;
 use crate::StoreError;
 
 /// Packs one entry behind its length and says where the entry itself begins.
-pub(super) fn framed(bytes: &mut Vec<u8>, pack: impl FnOnce(&mut Vec<u8>)) -> usize {
+pub(crate) fn framed(bytes: &mut Vec<u8>, pack: impl FnOnce(&mut Vec<u8>)) -> usize {
     let at = bytes.len();
     bytes.push(0);
     pack(bytes);
@@ -27,7 +27,7 @@ pub(super) fn framed(bytes: &mut Vec<u8>, pack: impl FnOnce(&mut Vec<u8>)) -> us
 }
 
 /// The entries of a row.
-pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], StoreError>> {
+pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], StoreError>> {
     let mut rest = Unpack(bytes);
     std::iter::from_fn(move || {
         if rest.0.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], StoreEr
 }
 
 /// A number, in as few bytes as it needs.
-pub(super) fn number(bytes: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
@@ -51,15 +51,21 @@ pub(super) fn number(bytes: &mut Vec<u8>, mut number: u64) {
 }
 
 /// A time. Those before 1970 are possible where a clock is wrong, and cost ten bytes.
-pub(super) fn time(bytes: &mut Vec<u8>, at: Timestamp) {
+pub(crate) fn time(bytes: &mut Vec<u8>, at: Timestamp) {
     number(bytes, at.as_millis().cast_unsigned());
 }
 
+/// Bytes behind their length.
+pub(crate) fn bytes(bytes: &mut Vec<u8>, more: &[u8]) {
+    number(bytes, more.len() as u64);
+    bytes.extend_from_slice(more);
+}
+
 /// What is left of the bytes of an entry.
-pub(super) struct Unpack<'b>(pub(super) &'b [u8]);
+pub(crate) struct Unpack<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Unpack<'b> {
-    pub(super) fn number(&mut self) -> Result<u64, StoreError> {
+    pub(crate) fn number(&mut self) -> Result<u64, StoreError> {
         let mut number = 0;
         for (place, byte) in self.0.iter().enumerate().take(10) {
             number |= u64::from(byte & 0x7f) << (7 * place);
@@ -72,21 +78,27 @@ impl<'b> Unpack<'b> {
     }
 
     /// A number of a smaller type.
-    pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, StoreError> {
+    pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, StoreError> {
         let number = self.number()?;
         T::try_from(number).map_err(|_| damaged(&format!("the number {number}")))
     }
 
-    pub(super) fn time(&mut self) -> Result<Timestamp, StoreError> {
+    pub(crate) fn time(&mut self) -> Result<Timestamp, StoreError> {
         Ok(Timestamp::from_millis(self.number()?.cast_signed()))
     }
 
-    pub(super) fn digest(&mut self) -> Result<Digest, StoreError> {
+    pub(crate) fn digest(&mut self) -> Result<Digest, StoreError> {
         self.array()
     }
 
-    pub(super) fn hidden(&mut self) -> Result<Hidden, StoreError> {
+    pub(crate) fn hidden(&mut self) -> Result<Hidden, StoreError> {
         Ok(Hidden(self.array()?))
+    }
+
+    /// Bytes behind their length.
+    pub(crate) fn bytes(&mut self) -> Result<&'b [u8], StoreError> {
+        let length = self.small()?;
+        self.take(length)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
@@ -101,12 +113,12 @@ impl<'b> Unpack<'b> {
     }
 
     /// Everything must have been read.
-    pub(super) fn end(&self) -> Result<(), StoreError> {
+    pub(crate) fn end(&self) -> Result<(), StoreError> {
         if self.0.is_empty() { Ok(()) } else { Err(damaged("an entry that is too long")) }
     }
 }
 
-pub(super) fn damaged(found: &str) -> StoreError {
+pub(crate) fn damaged(found: &str) -> StoreError {
     StoreError::Damaged { what: "the journal", found: found.to_owned() }
 }
 

@@ -79,7 +79,7 @@ fn every_kind() -> Vec<Entry> {
         },
         Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
         Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
-        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, at: at(7) },
+        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7) },
     ]
 }
 

@@ -1,14 +1,27 @@
 //! The journal in memory: what each call did, made into linked rows when somebody reads it.
 
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::digest::sha256;
 
 use super::Memory;
 use crate::JournalRow;
-use crate::journal::{Entries, Entry, Head};
+use crate::journal::{Entries, Entry, Head, Hidden, Marks};
+use crate::row::Message;
 
 /// What values are hidden with in a store that nobody can steal.
 pub(super) fn lookup_key() -> LookupKey {
     LookupKey::from_bytes([0; 32])
+}
+
+/// The marks of a message.
+pub(super) fn marks(message: &Message) -> Marks {
+    let lookup = lookup_key();
+    let hide = |of, name: &str| Hidden::new(&lookup, of, message.tenant, name);
+    Marks {
+        payload: sha256(&[&message.body]),
+        subject: message.subject.as_deref().map(|subject| hide("subject", subject)),
+        correlation: hide("correlation", &message.correlation_id),
+    }
 }
 
 impl Memory {

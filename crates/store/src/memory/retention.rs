@@ -12,7 +12,6 @@ use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::idempotency::Day;
-use crate::row::retention::{KEYS_KEPT, before};
 use crate::row::{Retained, Retention, RetentionPhase, RetentionStep, Session};
 
 /// What is gone, for those who look at the journal to find things.
@@ -36,19 +35,19 @@ impl Memory {
         step: RetentionStep,
     ) -> Result<Retained, StoreError> {
         self.guard(session)?;
-        let old = before(now, retention.history);
+        let old = retention.old(step.phase, now);
         let (removed, upto) = match step.phase {
             RetentionPhase::Pending => (self.give_up(old, now), 0),
-            RetentionPhase::Messages => self.let_messages_go(before(now, retention.payload)),
+            RetentionPhase::Messages => self.let_messages_go(old),
             RetentionPhase::History => self.let_history_go(old),
             RetentionPhase::Kept => self.let_kept_go(),
             RetentionPhase::Jobs => self.jobs.let_go(old),
-            RetentionPhase::Keys => (self.forget_keys_before(Day::of(before(now, KEYS_KEPT)), usize::MAX), 0),
-            RetentionPhase::Journal => self.let_journal_go(before(now, retention.journal)),
+            RetentionPhase::Keys => (self.forget_keys_before(Day::of(old), usize::MAX), 0),
+            RetentionPhase::Journal => self.let_journal_go(old),
             RetentionPhase::Space => (0, 0),
         };
         if removed > 0 && step.phase != RetentionPhase::Pending {
-            self.note([Entry::Retained { phase: step.phase, upto, removed: removed as u64, at: now }]);
+            self.note([Entry::Retained { phase: step.phase, upto, removed: removed as u64, before: old, at: now }]);
         }
         Ok(Retained { removed: removed as u64, next: step.next_phase() })
     }

@@ -25,11 +25,29 @@ impl Default for Retention {
     }
 }
 
+impl Retention {
+    /// What is not later than this has been kept for long enough.
+    pub(crate) fn old(&self, phase: RetentionPhase, now: Timestamp) -> Timestamp {
+        before(
+            now,
+            match phase {
+                RetentionPhase::Messages => self.payload,
+                RetentionPhase::Keys => KEYS_KEPT,
+                RetentionPhase::Journal => self.journal,
+                RetentionPhase::Pending | RetentionPhase::History | RetentionPhase::Kept | RetentionPhase::Jobs => {
+                    self.history
+                }
+                RetentionPhase::Space => Duration::ZERO,
+            },
+        )
+    }
+}
+
 /// Rows that one step removes at most: more would hold up everybody else's commit.
 pub const RETENTION_STEP_MAX: u32 = 500;
 
 /// Idempotency keys are of use for a day.
-pub(crate) const KEYS_KEPT: Duration = DAY;
+const KEYS_KEPT: Duration = DAY;
 
 /// What is let go, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +109,7 @@ pub struct Retained {
 }
 
 /// The time so long before `now`; what is not later has been kept for long enough.
-pub(crate) fn before(now: Timestamp, kept: Duration) -> Timestamp {
+fn before(now: Timestamp, kept: Duration) -> Timestamp {
     let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_sub(kept))
 }

@@ -1,12 +1,16 @@
 //! Messages and their deliveries become rows: one each, appended at the end of their table. One whose
 //! key is known becomes none; one with a collapse key ends the row whose place it takes.
 
+use std::sync::Arc;
+
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
+use super::sealed::{SealedAccept, SealedMessage};
+use super::vault::{self, NewKey, Vault};
 use super::{collapse, failed, idempotency, job};
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
@@ -23,17 +27,22 @@ pub(super) struct Found {
 /// The statements of an accept.
 pub(super) struct Accept<'c> {
     conn: &'c Connection,
+    vault: Arc<Vault>,
+    /// Keys that this transaction has written.
+    pub(super) keys: Vec<NewKey>,
     message: Statement<'c>,
     delivery: Statement<'c>,
 }
 
 impl<'c> Accept<'c> {
-    pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
+    pub(super) fn prepare(conn: &'c Connection, vault: Arc<Vault>) -> rusqlite::Result<Self> {
         Ok(Self {
             conn,
+            vault,
+            keys: Vec::new(),
             message: conn.prepare(
-                "INSERT INTO message (id, tenant, at_ms, event_type, correlation_id, subject, compact, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT INTO message (id, tenant, at_ms, event_type, head, compact, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?,
             delivery: conn.prepare(concat!(
                 "INSERT INTO delivery (",
@@ -44,25 +53,31 @@ impl<'c> Accept<'c> {
         })
     }
 
-    /// Makes rows of what is new among these, and says what it found. `prepared` has an entry of the
-    /// journal for each.
+    /// Makes rows of what is new among these, and says what it found. `sealed` has what is written of
+    /// each, `prepared` its entry of the journal.
     pub(super) fn run(
         &mut self,
         messages: &[Accepted],
+        sealed: &SealedAccept,
         prepared: &Entries,
         journal: &mut Entries,
     ) -> Result<Found, StoreError> {
         let doing = failed("accept messages");
         let mut found = Found::default();
-        for (index, accepted) in messages.iter().enumerate() {
+        self.put_keys(&sealed.keys).map_err(&doing)?;
+        for (index, (accepted, sealed)) in messages.iter().zip(&sealed.messages).enumerate() {
             let acceptance = idempotency::once(self.conn, accepted.idempotency.as_ref()).map_err(&doing)?;
             let fresh = acceptance == Acceptance::Fresh;
             found.acceptances.push(acceptance);
             if !fresh {
                 continue;
             }
-            journal.push_from(prepared, index);
-            self.put_message(&accepted.message).map_err(&doing)?;
+            if self.vault.is_destroyed(sealed.key) {
+                self.put_anew(accepted, journal)?;
+            } else {
+                journal.push_from(prepared, index);
+                self.put_message(&accepted.message, sealed).map_err(&doing)?;
+            }
             for new in &accepted.deliveries {
                 for old in self.put_delivery(new, accepted.message.at)? {
                     journal.push(&Entry::ended(&old, None));
@@ -76,16 +91,32 @@ impl<'c> Accept<'c> {
         Ok(found)
     }
 
-    fn put_message(&mut self, message: &Message) -> rusqlite::Result<()> {
+    pub(super) fn put_keys(&mut self, keys: &[NewKey]) -> rusqlite::Result<()> {
+        for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.id)) {
+            vault::put(self.conn, new)?;
+            self.keys.push(*new);
+        }
+        Ok(())
+    }
+
+    /// A message whose key was destroyed after it was sealed.
+    fn put_anew(&mut self, accepted: &Accepted, journal: &mut Entries) -> Result<(), StoreError> {
+        let (sealed, keys, entry) = self.vault.seal_anew(self.conn, accepted)?;
+        let put = self.put_keys(&keys).and_then(|()| self.put_message(&accepted.message, &sealed));
+        put.map_err(failed("accept messages"))?;
+        journal.push(&entry);
+        Ok(())
+    }
+
+    fn put_message(&mut self, message: &Message, sealed: &SealedMessage) -> rusqlite::Result<()> {
         let sql = &mut self.message;
         sql.raw_bind_parameter(1, key(message.id.0))?;
         sql.raw_bind_parameter(2, key(message.tenant.0))?;
         sql.raw_bind_parameter(3, message.at.as_millis())?;
-        sql.raw_bind_parameter(4, message.event_type.as_deref())?;
-        sql.raw_bind_parameter(5, message.correlation_id.as_str())?;
-        sql.raw_bind_parameter(6, message.subject.as_deref())?;
-        sql.raw_bind_parameter(7, message.compact.as_deref())?;
-        sql.raw_bind_parameter(8, &*message.body)?;
+        sql.raw_bind_parameter(4, sealed.event_type.as_deref())?;
+        sql.raw_bind_parameter(5, &*sealed.head)?;
+        sql.raw_bind_parameter(6, sealed.compact.as_deref())?;
+        sql.raw_bind_parameter(7, &*sealed.body)?;
         sql.raw_execute()?;
         Ok(())
     }

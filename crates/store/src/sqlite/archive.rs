@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
 
 use super::{Sqlite, derived, journal, retention, show};
@@ -17,7 +16,8 @@ use crate::{Archive, JournalRow, StoreError};
 
 impl Archive for Sqlite {
     async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-        self.readers.read(move |conn| show::message(conn, id)).await
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| show::message(conn, &vault, id)).await
     }
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
@@ -53,8 +53,13 @@ impl Archive for Sqlite {
         after: Option<MessageId>,
         limit: u32,
     ) -> Result<NamedPage, StoreError> {
-        let hidden = name.hide(&self.lookup, tenant);
-        self.readers.read(move |conn| derived::named(conn, hidden, order, after, limit)).await
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers
+            .read(move |conn| match vault.hide(conn, tenant, &name)? {
+                Some(hidden) => derived::named(conn, hidden, order, after, limit),
+                None => Ok(NamedPage::default()),
+            })
+            .await
     }
 
     async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
@@ -76,9 +81,9 @@ impl Archive for Sqlite {
         now: Timestamp,
         step: RetentionStep,
     ) -> Result<Retained, StoreError> {
-        let lookup = LookupKey::from_bytes(self.lookup_key);
+        let vault = Arc::clone(&self.shared.vault);
         let asked = retention::Asked { retention, now, step };
-        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &lookup, asked, entries);
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &vault, asked, entries);
         self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

@@ -241,7 +241,7 @@ mod tests {
 
     fn open(folder: &Path) -> Sqlite {
         let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG, ..Bounds::default() };
-        Sqlite::open_bounded(folder, bounds).expect("a fresh folder opens")
+        Sqlite::open_bounded(folder, crate::conformance::master_key_of_tests(), bounds).expect("a fresh folder opens")
     }
 
     /// Some messages of five pages or so, and how long the log is after each.

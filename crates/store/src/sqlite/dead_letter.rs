@@ -7,6 +7,7 @@
 //! by a query of their own: a mass end files all its rows at once.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
@@ -15,6 +16,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
 use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
+use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::journal::{Entries, Entry};
 use crate::row::{
@@ -31,20 +33,60 @@ impl DeadLetters for Sqlite {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<DeadLetterPage, StoreError> {
-        self.readers.read(move |conn| list(conn, &filter, order, after, limit)).await
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers
+            .read(move |conn| {
+                let mut page = list(conn, &sealed(conn, &vault, &filter)?, order, after, limit)?;
+                page.letters
+                    .iter_mut()
+                    .try_for_each(|letter| open(conn, &vault, letter.tenant, &mut letter.event_type))?;
+                Ok(page)
+            })
+            .await
     }
 
     async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.readers.read(move |conn| count(conn, &filter)).await
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| count(conn, &sealed(conn, &vault, &filter)?)).await
     }
 
     async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, move |conn, entries| purge(conn, &filter, entries)).await
+        let vault = Arc::clone(&self.shared.vault);
+        let run = move |conn: &Connection, entries: &mut Entries| {
+            let filter = sealed(conn, &vault, &filter)?;
+            vault.write_down(conn, filter.tenant).map_err(failed("purge dead letters"))?;
+            purge(conn, &filter, entries)
+        };
+        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
         self.work(session, DEAD_LETTERS_SWEPT_MAX, sweep).await
     }
+}
+
+/// A filter as rows are compared with it: event types are under seal.
+pub(super) fn sealed(
+    conn: &Connection,
+    vault: &Vault,
+    filter: &DeadLetterFilter,
+) -> Result<DeadLetterFilter, StoreError> {
+    let event_type = filter.event_type.as_deref();
+    let event_type = event_type.map(|text| vault.seal_event_type(conn, filter.tenant, text)).transpose()?;
+    Ok(DeadLetterFilter { event_type, ..filter.clone() })
+}
+
+/// Opens an event type of a row.
+pub(super) fn open(
+    conn: &Connection,
+    vault: &Vault,
+    tenant: TenantId,
+    event_type: &mut Option<String>,
+) -> Result<(), StoreError> {
+    if let Some(text) = event_type {
+        *text = vault.open_event_type(conn, tenant, text)?;
+    }
+    Ok(())
 }
 
 /// Files what has just ended, if it is dead.

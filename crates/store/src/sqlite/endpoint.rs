@@ -17,6 +17,8 @@ use super::column::{
     stored_order, stored_status,
 };
 use super::request::{PutEndpoint, Request};
+use super::sealed::{self, EndpointSettings};
+use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::row::{Acceptance, Endpoint, EndpointStatus, Idempotency, Session};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
@@ -31,9 +33,20 @@ impl Directory for Sqlite {
         endpoint: Endpoint,
         once: Option<Idempotency>,
     ) -> Result<Acceptance, StoreError> {
-        let acceptance = Acceptance::Fresh;
-        let put = Box::new(PutEndpoint { endpoint, once, acceptance });
-        self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await
+        let vault = Arc::clone(&self.shared.vault);
+        let (tenant, keyed) = (endpoint.tenant, once.as_ref().map(|call| (call.tenant, call.key)));
+        let own = self.readers.read(move |conn| vault.find_or_make(conn, tenant, None)).await?;
+        let vault = &self.shared.vault;
+        let mut once = once;
+        if let Some(call) = &mut once {
+            vault.seal_answer(call, &own);
+        }
+        let sealed = sealed::seal_endpoint(&endpoint, &own);
+        let keys = vault.unwritten(tenant, own.id());
+        let put = Box::new(PutEndpoint { endpoint, sealed, keys, once, acceptance: Acceptance::Fresh });
+        let acceptance = self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await?;
+        let opened = self.open_answers(vec![acceptance], keyed.map(Some).into_iter().collect()).await?;
+        opened.into_iter().next().ok_or(StoreError::Stopped)
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
@@ -41,7 +54,8 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.kept.changes();
-        let read = self.readers.read(move |conn| read(conn, &[id])).await?;
+        let vault = Arc::clone(&self.shared.vault);
+        let read = self.readers.read(move |conn| read(conn, &vault, &[id])).await?;
         Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
@@ -50,7 +64,9 @@ impl Directory for Sqlite {
             return Ok(list);
         }
         let read_at = self.shared.kept.changes();
-        let read = self.readers.read(move |conn| read_tenant(conn, tenant, None, ENDPOINTS_LISTED_MAX + 1)).await?;
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, None, ENDPOINTS_LISTED_MAX + 1);
+        let read = self.readers.read(read).await?;
         Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
     }
 
@@ -60,44 +76,34 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let read = move |conn: &Connection| read_tenant(conn, tenant, after, limit as usize);
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, after, limit as usize);
         Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
     }
 }
 
 /// Makes or changes an endpoint; says whose it was before.
-pub(super) fn put(conn: &Connection, endpoint: &Endpoint) -> rusqlite::Result<Option<TenantId>> {
+pub(super) fn put(conn: &Connection, endpoint: &Endpoint, sealed: &[u8]) -> rusqlite::Result<Option<TenantId>> {
     let id = key(endpoint.id.0);
     let before: Option<i64> = conn
         .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")?
         .query_row([id], |row| row.get(0))
         .optional()?;
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO endpoint (id, tenant, at_ms, url, policy, ttl_us, send_order, on_dead, max_in_flight, status)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        "INSERT OR REPLACE INTO endpoint (id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute((
         id,
         key(endpoint.tenant.0),
         endpoint.at.as_millis(),
-        &endpoint.url,
-        &endpoint.policy,
+        sealed,
         endpoint.ttl.map(micros),
         order_number(endpoint.order),
         on_dead_number(endpoint.on_dead),
         endpoint.max_in_flight,
         status_number(endpoint.status),
     ))?;
-    conn.prepare_cached("DELETE FROM endpoint_secret WHERE endpoint = ?1")?.execute([id])?;
-    let mut secret = conn.prepare_cached("INSERT INTO endpoint_secret VALUES (?1, ?2, ?3)")?;
-    for (place, text) in (0_i64..).zip(&endpoint.secrets) {
-        secret.execute((id, place, text))?;
-    }
-    conn.prepare_cached("DELETE FROM endpoint_event_type WHERE endpoint = ?1")?.execute([id])?;
-    let mut event_type = conn.prepare_cached("INSERT INTO endpoint_event_type VALUES (?1, ?2, ?3)")?;
-    for (place, text) in (0_i64..).zip(&endpoint.event_types) {
-        event_type.execute((id, place, text))?;
-    }
     Ok(before.and_then(|tenant| u64::try_from(tenant).ok()).map(TenantId::from_raw))
 }
 
@@ -111,10 +117,10 @@ pub(super) fn end(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<O
 }
 
 /// Those of these endpoints that exist.
-pub(super) fn read(conn: &Connection, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
+pub(super) fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
-        found.extend(select(conn, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?);
+        found.extend(select(conn, vault, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?);
     }
     Ok(found)
 }
@@ -124,52 +130,56 @@ const OF_TENANT: &str = "tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 /// A tenant's endpoints, by id, from behind one.
 pub(super) fn read_tenant(
     conn: &Connection,
+    vault: &Vault,
     tenant: TenantId,
     after: Option<EndpointId>,
     limit: usize,
 ) -> Result<Vec<Endpoint>, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    select(conn, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0)), limit))
+    select(conn, vault, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0)), limit))
 }
 
-fn select(conn: &Connection, which: &'static str, params: (i64, i64, i64)) -> Result<Vec<Endpoint>, StoreError> {
+fn select(
+    conn: &Connection,
+    vault: &Vault,
+    which: &'static str,
+    params: (i64, i64, i64),
+) -> Result<Vec<Endpoint>, StoreError> {
     let doing = failed("read endpoints");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, url, policy, ttl_us, send_order, on_dead, max_in_flight, status
+            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status
              FROM endpoint WHERE {which}"
         ))
         .map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
     let mut endpoints = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        endpoints.push(endpoint(conn, row)?);
+        endpoints.extend(endpoint(conn, vault, row)?);
     }
     Ok(endpoints)
 }
 
-fn endpoint(conn: &Connection, row: &Row<'_>) -> Result<Endpoint, StoreError> {
-    let id: i64 = get(row, 0)?;
-    Ok(Endpoint {
-        id: EndpointId(stored_key(id)?),
-        tenant: TenantId(stored_key(get(row, 1)?)?),
+/// One as it was read; none when the key it was sealed under is destroyed.
+fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Endpoint>, StoreError> {
+    let sealed: Vec<u8> = get(row, 3)?;
+    let Some(key) = vault.by_id(conn, sealed::key_of(&sealed)?)? else { return Ok(None) };
+    let (id, tenant) = (EndpointId(stored_key(get(row, 0)?)?), TenantId(stored_key(get(row, 1)?)?));
+    let EndpointSettings { url, policy, secrets, event_types } = sealed::open_endpoint(tenant, id, &key, &sealed)?;
+    Ok(Some(Endpoint {
+        id,
+        tenant,
         at: Timestamp::from_millis(get(row, 2)?),
-        url: get(row, 3)?,
-        secrets: texts(conn, "SELECT secret FROM endpoint_secret WHERE endpoint = ?1 ORDER BY place", id)?,
-        event_types: texts(conn, "SELECT event_type FROM endpoint_event_type WHERE endpoint = ?1 ORDER BY place", id)?,
-        policy: get(row, 4)?,
-        ttl: get::<Option<i64>>(row, 5)?.map(stored_micros),
-        order: stored_order(get(row, 6)?)?,
-        on_dead: stored_on_dead(get(row, 7)?)?,
-        max_in_flight: get(row, 8)?,
-        status: stored_status(get(row, 9)?)?,
-    })
-}
-
-fn texts(conn: &Connection, sql: &str, endpoint: i64) -> Result<Vec<String>, StoreError> {
-    conn.prepare_cached(sql)
-        .and_then(|mut sql| sql.query_map([endpoint], |row| row.get(0))?.collect())
-        .map_err(failed("read an endpoint"))
+        url,
+        secrets,
+        event_types,
+        policy,
+        ttl: get::<Option<i64>>(row, 4)?.map(stored_micros),
+        order: stored_order(get(row, 5)?)?,
+        on_dead: stored_on_dead(get(row, 6)?)?,
+        max_in_flight: get(row, 7)?,
+        status: stored_status(get(row, 8)?)?,
+    }))
 }
 
 /// An endpoint in memory, with what the dispatch loop needs of it.
@@ -295,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_tenant_s_endpoints_are_walked_by_their_index() {
-        let plan = crate::sqlite::page::plan(&format!("SELECT url FROM endpoint WHERE {OF_TENANT}"));
+        let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {OF_TENANT}"));
         assert_eq!(plan, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)");
     }
 }

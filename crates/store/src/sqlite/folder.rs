@@ -16,7 +16,7 @@ use crate::StoreError;
 const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
-const DATABASE: &str = "posthaste.db";
+pub(super) const DATABASE: &str = "posthaste.db";
 const NEW_DATABASE: &str = "posthaste.db-new";
 
 /// A data folder this process has to itself, until it is dropped.

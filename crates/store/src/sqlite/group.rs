@@ -3,6 +3,7 @@
 //! Invariant: what a transaction did here, in the journal's entries and in what is kept in memory, is
 //! undone with it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_core::cut::{Cut, Scope};
@@ -17,6 +18,7 @@ use super::journal::Journal;
 use super::low::Low;
 use super::request::{Change, PutEndpoint, Request};
 use super::settle::Settle;
+use super::vault::Vault;
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause};
 use crate::StoreError;
 use crate::journal::Entry;
@@ -28,6 +30,7 @@ pub(super) struct Group<'c> {
     begin: Statement<'c>,
     commit: Statement<'c>,
     spill: Statement<'c>,
+    vault: Arc<Vault>,
     accept: Accept<'c>,
     settle: Settle<'c>,
     pub(super) journal: Journal<'c>,
@@ -44,14 +47,15 @@ pub(super) struct Group<'c> {
 pub(super) type Refused = Vec<(usize, StoreError)>;
 
 impl<'c> Group<'c> {
-    pub(super) fn prepare(conn: &'c Connection, bounds: Bounds) -> Result<Self, StoreError> {
+    pub(super) fn prepare(conn: &'c Connection, vault: Arc<Vault>, bounds: Bounds) -> Result<Self, StoreError> {
         let doing = failed("prepare the writer");
         Ok(Self {
             conn,
             begin: conn.prepare("BEGIN IMMEDIATE").map_err(&doing)?,
             commit: conn.prepare("COMMIT").map_err(&doing)?,
             spill: conn.prepare("UPDATE delivery SET place = 2 WHERE id = ?1").map_err(&doing)?,
-            accept: Accept::prepare(conn).map_err(&doing)?,
+            accept: Accept::prepare(conn, Arc::clone(&vault)).map_err(&doing)?,
+            vault,
             settle: Settle::prepare(conn).map_err(&doing)?,
             journal: Journal::prepare(conn)?,
             low: Low::prepare(conn, bounds.low_every).map_err(&doing)?,
@@ -88,6 +92,7 @@ impl<'c> Group<'c> {
         }
         self.journal.rolled_back();
         self.low.rolled_back();
+        self.accept.keys.clear();
         self.session = session;
         self.changed.clear();
         Ok(())
@@ -114,13 +119,14 @@ impl<'c> Group<'c> {
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
             self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
-            let before = self.journal.entries.len();
+            let (before, keys) = (self.journal.entries.len(), self.accept.keys.len());
             let applied = self.apply(request);
             let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
             match applied {
                 Err(error) if !is_callers(&error) => return Err(error),
                 Err(error) => {
                     self.journal.entries.truncate(before);
+                    self.accept.keys.truncate(keys);
                     refused.push((place, error));
                 }
                 Ok(()) => {}
@@ -140,6 +146,8 @@ impl<'c> Group<'c> {
         self.commit_took = began.elapsed();
         self.journal.committed();
         self.low.committed();
+        self.vault.written(&self.accept.keys);
+        self.accept.keys.clear();
         Ok(())
     }
 
@@ -159,8 +167,8 @@ impl<'c> Group<'c> {
                 *start = Some(begun);
                 Ok(())
             }
-            Request::Accept { messages, entries, found, .. } => {
-                *found = self.accept.run(messages, entries, &mut self.journal.entries)?;
+            Request::Accept { messages, sealed, entries, found, .. } => {
+                *found = self.accept.run(messages, sealed, entries, &mut self.journal.entries)?;
                 Ok(())
             }
             Request::Settle { session, settlements, entries, settled, .. } => {
@@ -194,11 +202,12 @@ impl<'c> Group<'c> {
     }
 
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> rusqlite::Result<()> {
-        let PutEndpoint { endpoint, once, acceptance } = put;
+        let PutEndpoint { endpoint, sealed, keys, once, acceptance } = put;
+        self.accept.put_keys(keys)?;
         *acceptance = idempotency::once(self.conn, once.as_ref())?;
         if *acceptance == Acceptance::Fresh {
             self.journal.entries.push(&Entry::endpoint(endpoint));
-            let before = endpoint::put(self.conn, endpoint)?;
+            let before = endpoint::put(self.conn, endpoint, sealed)?;
             self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
             self.changed.push((endpoint.id, endpoint.tenant));
         }

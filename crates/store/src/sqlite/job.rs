@@ -3,6 +3,8 @@
 //! Invariants: a chunk's deliveries, the ranges they are found by and the job's cursor are one
 //! transaction, guarded by where the cursor stood; nothing is given another life twice.
 
+use std::sync::Arc;
+
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
@@ -17,6 +19,7 @@ use super::column::{
 };
 use super::dead_letter::{self, number, optional};
 use super::request::Request;
+use super::vault::Vault;
 use super::{Sqlite, arrivals, cut, failed, show};
 use crate::journal::{Entries, Entry};
 use crate::row::{
@@ -30,15 +33,30 @@ const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number,
 
 impl Jobs for Sqlite {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
-        self.noted_work(session, REPLAY_LISTED_MAX / 2, move |conn, entries| start_replay(conn, &replay, entries)).await
+        let vault = Arc::clone(&self.shared.vault);
+        let run = move |conn: &Connection, entries: &mut Entries| {
+            let mut replay = replay.clone();
+            if let ReplayWhat::Found(filter) = &mut replay.what {
+                let asked = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
+                *filter = dead_letter::sealed(conn, &vault, &asked)?;
+                vault.write_down(conn, replay.tenant).map_err(failed("begin a replay"))?;
+            }
+            opened(conn, &vault, start_replay(conn, &replay, entries)?)
+        };
+        self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        self.readers.read(move |conn| one(conn, id)).await
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| one(conn, id)?.map(|job| opened(conn, &vault, job)).transpose()).await
     }
 
     async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
-        self.readers.read(move |conn| list(conn, query, after, limit)).await
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| {
+            list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, &vault, job)).collect()
+        };
+        self.readers.read(read).await
     }
 
     async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
@@ -63,6 +81,14 @@ impl Jobs for Sqlite {
     async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
         self.readers.read(move |conn| replay_of(conn, id)).await
     }
+}
+
+/// A job as it was asked for: its filter is kept under seal.
+fn opened(conn: &Connection, vault: &Vault, mut job: Job) -> Result<Job, StoreError> {
+    if let JobKind::ReplayFound { filter, .. } = &mut job.kind {
+        dead_letter::open(conn, vault, job.tenant, &mut filter.event_type)?;
+    }
+    Ok(job)
 }
 
 /// Writes a new job.

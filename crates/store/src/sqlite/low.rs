@@ -139,7 +139,8 @@ mod tests {
 
     async fn open(folder: &TempDir) -> (Sqlite, Session) {
         let bounds = Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() };
-        let store = Sqlite::open_bounded(folder.path(), bounds).expect("the folder opens");
+        let store = Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds)
+            .expect("the folder opens");
         let session = store.open().await.expect("a session begins").session;
         (store, session)
     }

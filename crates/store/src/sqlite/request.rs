@@ -8,6 +8,8 @@ use tokio::sync::oneshot;
 use super::accept::Found;
 use super::arrivals;
 use super::derived::Slice;
+use super::sealed::SealedAccept;
+use super::vault::NewKey;
 use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
@@ -27,7 +29,9 @@ pub(super) enum Request {
     Accept {
         session: Session,
         messages: Vec<Accepted>,
-        /// One for each message, made where it was asked for.
+        /// What is written of them, made where it was asked for.
+        sealed: SealedAccept,
+        /// One for each message, made there too.
         entries: Entries,
         found: Found,
         room: u32,
@@ -95,6 +99,9 @@ pub(super) enum Change {
 /// An endpoint to make or change, and whether that was done.
 pub(super) struct PutEndpoint {
     pub(super) endpoint: Endpoint,
+    /// What of it is written under seal, and the keys that go along.
+    pub(super) sealed: Vec<u8>,
+    pub(super) keys: Vec<NewKey>,
     pub(super) once: Option<Idempotency>,
     pub(super) acceptance: Acceptance,
 }

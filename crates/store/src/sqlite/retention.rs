@@ -8,20 +8,19 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::TenantId;
+use posthaste_core::id::{MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::LookupKey;
 use rusqlite::Connection;
 
 use super::column::{delivery, delivery_columns, get, key, stored_key};
 use super::derived::{followed, kind_number};
 use super::sweep::WriteOff;
+use super::vault::Vault;
 use super::{failed, idempotency, show};
 use crate::journal::{Entries, Entry};
 use crate::row::idempotency::Day;
-use crate::row::retention::{KEYS_KEPT, before};
-use crate::row::{Name, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
+use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 use crate::{DELIVERIES_MAX, StoreError};
 
 /// Rows that a step looks at to find those it removes.
@@ -64,30 +63,30 @@ impl Look {
 /// Runs one step.
 pub(super) fn step(
     conn: &Connection,
-    lookup: &LookupKey,
+    vault: &Vault,
     asked: Asked,
     entries: &mut Entries,
 ) -> Result<Retained, StoreError> {
     let Asked { retention, now, step, .. } = asked;
     let after = i64::try_from(step.after).unwrap_or(i64::MAX);
-    let old = before(now, retention.history).as_millis();
+    let old = retention.old(step.phase, now);
     let look = match step.phase {
         RetentionPhase::Pending => give_up(conn, asked, after, entries)?,
-        RetentionPhase::Messages => messages(conn, lookup, before(now, retention.payload), after)?,
-        RetentionPhase::History => history(conn, old, after)?,
-        RetentionPhase::Kept => kept(conn, lookup, after)?,
-        RetentionPhase::Jobs => jobs(conn, old)?,
+        RetentionPhase::Messages => messages(conn, vault, old, after)?,
+        RetentionPhase::History => history(conn, old.as_millis(), after)?,
+        RetentionPhase::Kept => kept(conn, vault, after)?,
+        RetentionPhase::Jobs => jobs(conn, old.as_millis())?,
         RetentionPhase::Keys => {
-            let day = Day::of(before(now, KEYS_KEPT));
-            let forgotten = idempotency::forget_before(conn, day, RETENTION_STEP_MAX);
+            let forgotten = idempotency::forget_before(conn, Day::of(old), RETENTION_STEP_MAX);
             Look::all(forgotten.map_err(failed("forget idempotency keys"))?, 0)
         }
-        RetentionPhase::Journal => journal(conn, before(now, retention.journal))?,
+        RetentionPhase::Journal => journal(conn, old)?,
         RetentionPhase::Space => space(conn)?,
     };
     let removed = look.removed as u64;
     if removed > 0 && !matches!(step.phase, RetentionPhase::Pending | RetentionPhase::Space) {
-        entries.push(&Entry::Retained { phase: step.phase, upto: look.upto.unsigned_abs(), removed, at: now });
+        let upto = look.upto.unsigned_abs();
+        entries.push(&Entry::Retained { phase: step.phase, upto, removed, before: old, at: now });
     }
     let next = match look.after {
         Some(after) => Some(RetentionStep { phase: step.phase, after: after.unsigned_abs() }),
@@ -99,7 +98,7 @@ pub(super) fn step(
 /// Ends what has waited for too long, unless something else has ended it already.
 fn give_up(conn: &Connection, asked: Asked, after: i64, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("look for what has waited too long");
-    let old = before(asked.now, asked.retention.history);
+    let old = asked.retention.old(RetentionPhase::Pending, asked.now);
     let mut sql = conn
         .prepare_cached(concat!(
             "SELECT ",
@@ -141,8 +140,8 @@ struct Head {
     id: i64,
     tenant: TenantId,
     at: i64,
-    correlation_id: String,
-    subject: Option<String>,
+    /// What of it is sealed beside its payload.
+    sealed: Vec<u8>,
     /// Of its payload.
     bytes: i64,
 }
@@ -151,7 +150,7 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     let doing = failed("look for old messages");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, correlation_id, subject, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
+            "SELECT id, tenant, at_ms, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
         ))
         .map_err(&doing)?;
     let mut rows = sql.query((after, limit)).map_err(&doing)?;
@@ -161,16 +160,15 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
             id: get(row, 0)?,
             tenant: TenantId(stored_key(get(row, 1)?)?),
             at: get(row, 2)?,
-            correlation_id: get(row, 3)?,
-            subject: get(row, 4)?,
-            bytes: get(row, 5)?,
+            sealed: get(row, 3)?,
+            bytes: get(row, 4)?,
         });
     }
     Ok(heads)
 }
 
 /// Removes messages past their time, or moves them to `kept`.
-fn messages(conn: &Connection, lookup: &LookupKey, old: Timestamp, after: i64) -> Result<Look, StoreError> {
+fn messages(conn: &Connection, vault: &Vault, old: Timestamp, after: i64) -> Result<Look, StoreError> {
     let doing = failed("let old messages go");
     // One more, to know where the deliveries of the last one end.
     let heads = heads(conn, "message", after, RETENTION_STEP_MAX + 1)?;
@@ -187,14 +185,13 @@ fn messages(conn: &Connection, lookup: &LookupKey, old: Timestamp, after: i64) -
         let next = heads.get(place + 1).map_or(i64::MAX, |next| next.id);
         if is_needed(conn, head.id, next)? {
             conn.prepare_cached(
-                "INSERT INTO kept (id, tenant, at_ms, event_type, correlation_id, subject, compact, body)
-                 SELECT id, tenant, at_ms, event_type, correlation_id, subject, compact, body FROM message
-                 WHERE id = ?1",
+                "INSERT INTO kept (id, tenant, at_ms, event_type, head, compact, body)
+                 SELECT id, tenant, at_ms, event_type, head, compact, body FROM message WHERE id = ?1",
             )
             .and_then(|mut sql| sql.execute([head.id]))
             .map_err(&doing)?;
         } else {
-            forget(conn, lookup, head).map_err(&doing)?;
+            forget(conn, vault, head)?;
         }
         conn.prepare_cached("DELETE FROM message WHERE id = ?1")
             .and_then(|mut sql| sql.execute([head.id]))
@@ -208,7 +205,7 @@ fn messages(conn: &Connection, lookup: &LookupKey, old: Timestamp, after: i64) -
 }
 
 /// Removes from `kept` what nobody needs any more.
-fn kept(conn: &Connection, lookup: &LookupKey, after: i64) -> Result<Look, StoreError> {
+fn kept(conn: &Connection, vault: &Vault, after: i64) -> Result<Look, StoreError> {
     let doing = failed("let kept messages go");
     let heads = heads(conn, "kept", after, RETENTION_STEP_MAX)?;
     let full = heads.len() == STEP;
@@ -223,7 +220,7 @@ fn kept(conn: &Connection, lookup: &LookupKey, after: i64) -> Result<Look, Store
             continue;
         }
         bytes += head.bytes;
-        forget(conn, lookup, head).map_err(&doing)?;
+        forget(conn, vault, head)?;
         conn.prepare_cached("DELETE FROM kept WHERE id = ?1")
             .and_then(|mut sql| sql.execute([head.id]))
             .map_err(&doing)?;
@@ -234,13 +231,15 @@ fn kept(conn: &Connection, lookup: &LookupKey, after: i64) -> Result<Look, Store
 }
 
 /// Removes what leads to a message.
-fn forget(conn: &Connection, lookup: &LookupKey, head: &Head) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM fanout_chunk WHERE message = ?1")?.execute([head.id])?;
-    let mut sql = conn.prepare_cached("DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3")?;
-    let subject = head.subject.clone().map(Name::Subject);
-    for name in subject.into_iter().chain([Name::Correlation(head.correlation_id.clone())]) {
-        let (kind, hidden) = name.hide(lookup, head.tenant);
-        sql.execute((kind_number(kind), hidden.0, head.id))?;
+fn forget(conn: &Connection, vault: &Vault, head: &Head) -> Result<(), StoreError> {
+    let doing = failed("let what leads to a message go");
+    conn.prepare_cached("DELETE FROM fanout_chunk WHERE message = ?1")
+        .and_then(|mut sql| sql.execute([head.id]))
+        .map_err(&doing)?;
+    let mut sql =
+        conn.prepare_cached("DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3").map_err(&doing)?;
+    for (kind, hidden) in vault.names_of(conn, head.tenant, MessageId(stored_key(head.id)?), &head.sealed)? {
+        sql.execute((kind_number(kind), hidden.0, head.id)).map_err(&doing)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
+use super::vault::Vault;
 use super::{failed, page};
 use crate::row::{Attempt, Message, Shown};
 use crate::{DELIVERIES_MAX, StoreError};
@@ -86,28 +87,30 @@ pub(super) fn ended_delivery(conn: &Connection, id: DeliveryId) -> Result<Option
     rows.next().map_err(&doing)?.map(delivery).transpose()
 }
 
-/// A message with its payload.
-pub(super) fn message(conn: &Connection, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+/// A message with its payload; none when the key it was sealed under is destroyed.
+pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
     let doing = failed("read a message");
     let mut sql = conn
         .prepare_cached(
-            "SELECT tenant, at_ms, event_type, correlation_id, subject, compact, body FROM message WHERE id = ?1
+            "SELECT tenant, at_ms, event_type, head, compact, body FROM message WHERE id = ?1
              UNION ALL
-             SELECT tenant, at_ms, event_type, correlation_id, subject, compact, body FROM kept WHERE id = ?1",
+             SELECT tenant, at_ms, event_type, head, compact, body FROM kept WHERE id = ?1",
         )
         .map_err(&doing)?;
     let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
     let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
-    Ok(Some(Arc::new(Message {
+    let open = Message {
         id,
         tenant: TenantId(stored_key(get(row, 0)?)?),
         at: Timestamp::from_millis(get(row, 1)?),
         event_type: get(row, 2)?,
-        correlation_id: get(row, 3)?,
-        subject: get(row, 4)?,
-        compact: get::<Option<Vec<u8>>>(row, 5)?.map(Bytes::from),
-        body: Bytes::from(get::<Vec<u8>>(row, 6)?),
-    })))
+        correlation_id: String::new(),
+        subject: None,
+        compact: None,
+        body: Bytes::new(),
+    };
+    let (head, compact, body): (Vec<u8>, Option<Vec<u8>>, Vec<u8>) = (get(row, 3)?, get(row, 4)?, get(row, 5)?);
+    Ok(vault.open_message(conn, open, &head, compact.as_deref(), &body)?.map(Arc::new))
 }
 
 /// What a cut or a TTL makes of a pending delivery's state, before its row says so.

@@ -94,7 +94,7 @@ struct Beside {
 fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside, bounds: Bounds, shared: &Shared) {
     // Outlives the reason for the end: whoever hears of it finds the reason.
     let mut waiting = Vec::with_capacity(QUEUE);
-    let served = Group::prepare(&conn, bounds)
+    let served = Group::prepare(&conn, Arc::clone(&shared.vault), bounds)
         .and_then(|group| serve(&conn, group, &mut queue, &mut waiting, &mut beside, shared));
     if let Err(error) = served {
         // Closing must not sync again behind the failure's back.

@@ -93,7 +93,7 @@ async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
 async fn a_folder_that_is_open_is_refused_to_others() {
     let folder = new_folder();
     let store = open(folder.path());
-    let refused = Sqlite::open_folder(folder.path()).expect_err("it is taken").to_string();
+    let refused = Sqlite::open_folder(folder.path(), crate::master_key()).expect_err("it is taken").to_string();
     assert_eq!(
         refused,
         format!(
@@ -122,7 +122,7 @@ fn what_is_kept_is_its_owner_s_alone_and_a_folder_that_was_there_stays_as_it_was
     }
     let file = parent.path().join("file");
     fs::write(&file, b"").expect("a file");
-    let refused = Sqlite::open_folder(&file).expect_err("it is no folder").to_string();
+    let refused = Sqlite::open_folder(&file, crate::master_key()).expect_err("it is no folder").to_string();
     assert!(refused.starts_with("cannot use the data folder"), "{refused}");
 }
 
@@ -232,7 +232,7 @@ async fn a_store_closed_while_nobody_fetches_answers_everybody() {
 }
 
 fn open(folder: &Path) -> Sqlite {
-    Sqlite::open_folder(folder).expect("the folder opens")
+    Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens")
 }
 
 /// A message with one ready delivery to lane 5.

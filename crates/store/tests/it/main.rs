@@ -6,8 +6,14 @@ mod folder;
 mod refused;
 mod space;
 
+use posthaste_crypto::master::{MasterKey, Masters};
 use tempfile::TempDir;
 
 fn new_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
+}
+
+/// The same each time: what was left behind is opened again.
+fn master_key() -> Masters {
+    Masters::new(MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=").expect("32 random bytes"))
 }

@@ -17,7 +17,7 @@ fn check(make: impl FnOnce(&Path), says: &[&str]) {
     let folder = new_folder();
     make(folder.path());
     let before = files(folder.path());
-    let refused = Sqlite::open_folder(folder.path()).expect_err("it cannot be used").to_string();
+    let refused = Sqlite::open_folder(folder.path(), crate::master_key()).expect_err("it cannot be used").to_string();
     let begins = format!("cannot use the data folder {}: ", folder.path().display());
     assert!(refused.starts_with(&begins), "{refused}");
     for words in says {
@@ -38,7 +38,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// A store of ours, closed.
 fn ours(folder: &Path) {
-    drop(Sqlite::open_folder(folder).expect("a fresh folder opens"));
+    drop(Sqlite::open_folder(folder, crate::master_key()).expect("a fresh folder opens"));
 }
 
 fn change(folder: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -99,7 +99,7 @@ fn a_damaged_database_is_refused() {
 fn a_log_without_its_database_is_refused() {
     let log_alone = |folder: &Path| {
         let elsewhere = new_folder();
-        let _open = Sqlite::open_folder(elsewhere.path()).expect("a fresh folder opens");
+        let _open = Sqlite::open_folder(elsewhere.path(), crate::master_key()).expect("a fresh folder opens");
         fs::copy(elsewhere.path().join("posthaste.db-wal"), folder.join("posthaste.db-wal")).expect("it is there");
         fs::write(folder.join(DATABASE), b"").expect("a file");
     };
@@ -132,7 +132,8 @@ fn a_newer_database_is_refused_wherever_it_says_so() {
 #[test]
 fn a_folder_that_cannot_be_written_is_refused() {
     // Nobody makes files there, not even root.
-    let refused = Sqlite::open_folder(Path::new("/sys/kernel")).expect_err("it is the system's").to_string();
+    let refused =
+        Sqlite::open_folder(Path::new("/sys/kernel"), crate::master_key()).expect_err("it is the system's").to_string();
     assert!(refused.starts_with("cannot use the data folder /sys/kernel: cannot write in it: "), "{refused}");
 
     let folder = new_folder();
@@ -141,7 +142,8 @@ fn a_folder_that_cannot_be_written_is_refused() {
     let mode = |mode| fs::set_permissions(&database, fs::Permissions::from_mode(mode)).expect("our own file");
     mode(0o400);
     let before = fs::read(&database).expect("the file is there");
-    match (fs::OpenOptions::new().append(true).open(&database), Sqlite::open_folder(folder.path())) {
+    match (fs::OpenOptions::new().append(true).open(&database), Sqlite::open_folder(folder.path(), crate::master_key()))
+    {
         (Err(_), Err(refused)) => {
             assert!(refused.to_string().contains("cannot write in it"), "{refused}");
             assert_eq!(fs::read(&database).expect("the file is there"), before);

@@ -18,6 +18,7 @@ use posthaste_store::{
 };
 use tokio::task::JoinSet;
 
+use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::Target;
 
@@ -49,9 +50,9 @@ pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(),
 }
 
 async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
-    let store = Sqlite::open_folder(folder)?;
+    let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open().await?.session;
-    let lookup = LookupKey::from_bytes(store.lookup_key());
+    let lookup = store.lookups();
     let caller = Arc::new(Caller { store, session, lookup, clock: SystemClock::new(), with });
     let mut arrivals = JoinSet::new();
     let arriving = Arc::clone(&caller);

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::loopback::{Loopback, taken};
+use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{self, Mint, Shape, put_endpoints};
 
@@ -67,7 +68,7 @@ impl World {
     /// The loop runs; the lane is paused.
     pub(super) async fn start(shape: Shape, lane: LaneId) -> Result<Self, CannotRun> {
         let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
-        let store = Arc::new(Sqlite::open_folder(folder.path())?);
+        let store = Arc::new(Sqlite::open_folder(folder.path(), master_key())?);
         let start = store.open().await?;
         let session = start.session;
         put_endpoints(&store, session, OTHERS).await?;

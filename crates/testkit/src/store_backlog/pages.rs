@@ -11,6 +11,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 use tokio::time::Instant;
 
+use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::Target;
 
@@ -20,7 +21,7 @@ const ROWS: u32 = 500;
 
 /// The slowest page there is.
 pub(super) async fn slowest(folder: &Path) -> Result<Duration, CannotRun> {
-    let store = Sqlite::open_folder(folder)?;
+    let store = Sqlite::open_folder(folder, master_key())?;
     let start = store.open().await?;
     let mut slowest = Duration::ZERO;
     let mut queries = vec![

@@ -13,6 +13,7 @@ use posthaste_store::{Archive, Outbox, Query, Start, StoreError};
 
 use super::PRODUCERS;
 use super::record::{self, Record};
+use crate::master_key;
 use crate::prove::CannotRun;
 
 /// Reads under way at once.
@@ -62,7 +63,7 @@ impl Books {
 pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = Sqlite::open_folder(data)?;
+        let store = Sqlite::open_folder(data, master_key())?;
         let start = store.open().await?;
         let found = findable(&store, &start).await?;
         eprintln!("{} rows are pending after the last start", found.len());

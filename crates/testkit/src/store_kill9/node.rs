@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::producer::{acknowledgement, tokens};
 use super::record::{self, Record};
 use crate::loopback::{Loopback, taken};
+use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{Target, put_endpoints};
 
@@ -72,7 +73,7 @@ pub(super) fn run(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
 }
 
 async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
-    let store = Arc::new(Sqlite::open_folder(&folder.join("data"))?);
+    let store = Arc::new(Sqlite::open_folder(&folder.join("data"), master_key())?);
     let start = store.open().await?;
     let session = start.session;
     put_endpoints(&store, session, 0..LANES).await?;

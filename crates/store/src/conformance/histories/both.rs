@@ -387,7 +387,7 @@ fn same<T: PartialEq + Debug>(expected: Result<T, StoreError>, found: Result<T, 
 /// With a low-water mark that is raised as soon as it can be.
 fn open(folder: &TempDir) -> Sqlite {
     let bounds = Bounds { low_every: 1, ..Bounds::default() };
-    Sqlite::open_bounded(folder.path(), bounds).expect("what was left opens")
+    Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds).expect("what was left opens")
 }
 
 fn new_folder() -> TempDir {

@@ -164,8 +164,8 @@ async fn happened(store: &impl Store) -> Vec<Vec<Entry>> {
         head = Some(Head::behind(&row));
         let mut entries: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("it is whole");
         for entry in &mut entries {
-            if let Entry::Accepted { subject, correlation, .. } = entry {
-                (*subject, *correlation) = (None, None);
+            if let Entry::Accepted { digest, subject, correlation, .. } = entry {
+                (*digest, *subject, *correlation) = ([0; 32], None, None);
             }
         }
         calls.push(entries);

@@ -6,19 +6,29 @@ CREATE TABLE meta (
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- `starts` counts sessions: it is the writer new keys are minted under, and the epoch.
--- `id_key` hides keys in public ids, `lookup_key` what is only ever looked up: each made once, kept
--- for the life of the store. No row below `low` is ready.
-INSERT INTO meta VALUES ('starts', 0), ('id_key', randomblob(16)), ('lookup_key', randomblob(32)),
-  ('followed', 0), ('following', 0), ('low', 0);
+-- `starts` counts sessions: it is the writer new keys are minted under, and the epoch. The first opening
+-- adds, once for the life of the store: `key_check` (which master key it is), `id_key` (hides keys in
+-- public ids, sealed), `store_id`, `last_key` (the highest number of a data key). No row below `low` is ready.
+INSERT INTO meta VALUES ('starts', 0), ('followed', 0), ('following', 0), ('low', 0);
 
+-- Keys that seal, wrapped: number 1 is the store's own, the others are tenants' and their subjects'. What
+-- was sealed under a key that is gone cannot be opened. Numbers are never used again.
+CREATE TABLE data_key (
+  id INTEGER PRIMARY KEY,
+  tenant INTEGER NOT NULL,                   -- nobody's, -1, is the store's
+  subject BLOB NOT NULL,                     -- a keyed hash of whose; empty for the tenant's own
+  wrapped BLOB NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX data_key_of ON data_key (tenant, subject);
+
+-- Everything in it that somebody chose is sealed. Equal event types of a tenant look equal.
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   event_type TEXT,
-  correlation_id TEXT NOT NULL,
-  subject TEXT,
+  head BLOB NOT NULL,                        -- correlation id and subject
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
@@ -29,9 +39,9 @@ CREATE TABLE idempotency (
   day INTEGER NOT NULL,                      -- of UTC, from 1970
   tenant INTEGER NOT NULL,
   key BLOB NOT NULL,                         -- a keyed hash of it
-  digest BLOB NOT NULL,                      -- of the request
+  digest BLOB NOT NULL,                      -- of the request, keyed
   status INTEGER NOT NULL,
-  answer BLOB NOT NULL,
+  answer BLOB NOT NULL,                      -- sealed
   at_ms INTEGER NOT NULL,
   PRIMARY KEY (day, tenant, key)
 ) STRICT, WITHOUT ROWID;
@@ -42,8 +52,7 @@ CREATE TABLE kept (
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   event_type TEXT,
-  correlation_id TEXT NOT NULL,
-  subject TEXT,
+  head BLOB NOT NULL,
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
@@ -291,8 +300,7 @@ CREATE TABLE endpoint (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  url TEXT NOT NULL,
-  policy TEXT NOT NULL,
+  sealed BLOB NOT NULL,                      -- where it is, its secrets, event types and policy
   ttl_us INTEGER,
   send_order INTEGER NOT NULL CHECK (send_order BETWEEN 0 AND 2),  -- fifo, newest first, strict
   on_dead INTEGER NOT NULL CHECK (on_dead IN (0, 1)),    -- skip, hold
@@ -301,17 +309,3 @@ CREATE TABLE endpoint (
 ) STRICT;
 
 CREATE INDEX endpoint_tenant ON endpoint (tenant);
-
-CREATE TABLE endpoint_secret (
-  endpoint INTEGER NOT NULL,
-  place INTEGER NOT NULL,                    -- newest first
-  secret TEXT NOT NULL,
-  PRIMARY KEY (endpoint, place)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE endpoint_event_type (
-  endpoint INTEGER NOT NULL,
-  place INTEGER NOT NULL,
-  event_type TEXT NOT NULL,
-  PRIMARY KEY (endpoint, place)
-) STRICT, WITHOUT ROWID;

@@ -1,0 +1,199 @@
+//! A journal that somebody meddled with, in every way there is, and one that nobody did.
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::id::{LaneId, MessageId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::*;
+use crate::journal::Entries;
+
+const ROWS: u64 = 12;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millis(1_760_000_000_000 + 1_000 * second)
+}
+
+fn ended(number: u64) -> Entry {
+    Entry::Ended {
+        delivery: DeliveryId::from_raw(100 + number),
+        message: MessageId::from_raw(100),
+        lane: LaneId::from_raw(7),
+        tier: Tier::Promotional,
+        state: State::Dead { at: at(i64::try_from(number).expect("a small number")), cause: Cause::Unavailable },
+        attempts: 9,
+        attempt: None,
+    }
+}
+
+/// Rows that each tell of one end, or of what is put there instead.
+fn journal(instead: impl Fn(u64) -> Option<Entry>) -> Vec<JournalRow> {
+    let mut head = Head::default();
+    let mut rows = Vec::new();
+    for number in 1..=ROWS {
+        let mut entries = Entries::default();
+        entries.push(&instead(number).unwrap_or_else(|| ended(number)));
+        let row = head.next(&entries);
+        head = Head::behind(&row);
+        rows.push(row);
+    }
+    rows
+}
+
+fn sound() -> Vec<JournalRow> {
+    journal(|_| None)
+}
+
+/// An audit of rows beside outcomes that are all as they were.
+fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> Report {
+    let mut audit = Audit::default();
+    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash()));
+    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
+    let ends = rows.iter().flat_map(JournalRow::entries).filter(|entry| matches!(entry, Ok(Entry::Ended { .. })));
+    audit.finish(ends.count() as u64)
+}
+
+#[test]
+fn a_journal_that_nobody_touched_is_clean_and_says_how_far_it_is_signed() {
+    let rows = sound();
+    let report = audit(&rows, &[&rows[3], &rows[8]]);
+    assert_eq!(report.findings, []);
+    assert_eq!((report.first, report.last, report.rows, report.ends), (1, ROWS, ROWS, ROWS));
+    assert_eq!((report.checkpoints, report.signed), (2, 9));
+}
+
+#[test]
+fn a_row_that_is_gone_moved_or_changed_is_seen_wherever_it_is() {
+    let sound = sound();
+    for place in 0..sound.len() {
+        let number = sound[place].number;
+        let mut gone = sound.clone();
+        gone.remove(place);
+        // Of the last one nobody knows that it was there.
+        assert_eq!(audit(&gone, &[]).is_clean(), number == ROWS, "row {number} gone");
+        if place > 0 {
+            let mut moved = sound.clone();
+            moved.swap(place - 1, place);
+            assert!(!audit(&moved, &[]).is_clean(), "row {number} moved");
+        }
+        let mut changed = sound.clone();
+        changed[place].packed = sound[(place + 1) % sound.len()].packed.clone();
+        assert_eq!(audit(&changed, &[]).findings, [Finding::Changed { row: number }]);
+        let mut torn = sound.clone();
+        torn[place].packed = Bytes::from(vec![0xff; 5]);
+        assert!(matches!(audit(&torn, &[]).findings[..], [Finding::Unreadable { .. }]), "row {number} torn");
+        let mut dated = sound.clone();
+        dated[place].at = at(-1);
+        assert!(!audit(&dated, &[&sound[11]]).is_clean(), "row {number} dated back");
+    }
+}
+
+#[test]
+fn a_chain_made_anew_is_seen_by_any_checkpoint_behind_the_change() {
+    let sound = sound();
+    for place in 1..=ROWS {
+        let forged = journal(|number| (number == place).then_some(Entry::Opened { session: 9 }));
+        assert_eq!(audit(&forged, &[]).findings, [], "without a checkpoint nobody can tell");
+        for signed in &sound {
+            let seen = !audit(&forged, &[signed]).is_clean();
+            assert_eq!(seen, signed.number >= place, "row {place} made anew, row {} signed", signed.number);
+        }
+    }
+}
+
+#[test]
+fn an_end_that_was_cut_off_is_seen_by_a_checkpoint_of_what_is_gone() {
+    let sound = sound();
+    let short = &sound[..8];
+    assert!(audit(short, &[&sound[7]]).is_clean());
+    assert_eq!(audit(short, &[&sound[8]]).findings, [Finding::Truncated { row: 9, last: 8 }]);
+}
+
+#[test]
+fn rows_that_retention_let_go_are_no_finding_and_one_more_is() {
+    let retained = Entry::Retained { phase: RetentionPhase::Journal, upto: 5, removed: 5, before: at(5), at: at(11) };
+    let rows = journal(|number| (number == 11).then(|| retained.clone()));
+    let report = audit(&rows[5..], &[&rows[2], &rows[11]]);
+    assert_eq!(report.findings, []);
+    assert_eq!((report.first, report.let_go, report.checkpoints), (6, 5, 1));
+    assert_eq!(audit(&rows[6..], &[]).findings, [Finding::Missing { from: 6, to: 6 }]);
+    assert_eq!(audit(&rows[4..], &[]).findings, [Finding::Misplaced { row: 5 }]);
+}
+
+#[test]
+fn outcomes_may_be_missing_only_where_retention_says_so() {
+    let retained = |removed| Entry::Retained {
+        phase: RetentionPhase::History,
+        upto: u64::MAX,
+        removed,
+        before: at(3),
+        at: at(12),
+    };
+    let audited = |removed, missing: &[u64], present| {
+        let rows = journal(|number| (number == ROWS).then(|| retained(removed)));
+        let mut audit = Audit::default();
+        for row in &rows {
+            let gone = missing.contains(&row.number);
+            audit.row(row, &mut |_| if gone { Archived::Missing } else { Archived::Fits });
+        }
+        audit.finish(present)
+    };
+    assert_eq!(audited(3, &[1, 2, 3], 8).findings, []);
+    assert_eq!(
+        audited(2, &[1, 2, 3], 8).findings,
+        [Finding::OutcomesMissing { missing: 3, announced: 2 }],
+        "one more than announced"
+    );
+    assert!(!audited(3, &[1, 2, 4], 8).is_clean(), "one that ended later than what was let go");
+    assert_eq!(audited(3, &[1, 2, 3], 9).findings, [Finding::OutcomesAdded { added: 1 }]);
+}
+
+#[test]
+fn an_outcome_that_says_something_else_is_named() {
+    let rows = sound();
+    let mut audit = Audit::default();
+    let changed = Archived::Differs("its outcome was changed");
+    rows.iter().for_each(|row| audit.row(row, &mut |_| if row.number == 4 { changed } else { Archived::Fits }));
+    let delivery = DeliveryId::from_raw(104);
+    assert_eq!(audit.finish(ROWS).findings, [Finding::Outcome { delivery, what: "its outcome was changed" }]);
+}
+
+#[test]
+fn a_store_that_ran_for_minutes_without_a_checkpoint_is_suspect() {
+    let mut head = Head::default();
+    let mut rows = Vec::new();
+    for minute in 0..10 {
+        let mut entries = Entries::default();
+        let upto =
+            Entry::Retained { phase: RetentionPhase::Keys, upto: 0, removed: 1, before: at(0), at: at(60 * minute) };
+        entries.push(&upto);
+        let row = head.next(&entries);
+        head = Head::behind(&row);
+        rows.push(row);
+    }
+    assert_eq!(audit(&rows, &[&rows[6]]).findings, []);
+    assert_eq!(audit(&rows, &[&rows[2]]).findings, [Finding::Unsigned { from: 4, to: 10 }]);
+}
+
+#[test]
+fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
+    let mut head = Head::default();
+    let mut rows = Vec::new();
+    for (session, second) in
+        [(Some(1), None), (None, Some(0)), (Some(2), None), (None, Some(9_000)), (None, Some(9_060))]
+    {
+        let mut entries = Entries::default();
+        if let Some(session) = session {
+            entries.push(&Entry::Opened { session });
+        }
+        if let Some(second) = second {
+            let phase = RetentionPhase::Keys;
+            entries.push(&Entry::Retained { phase, upto: 0, removed: 1, before: at(0), at: at(second) });
+        }
+        let row = head.next(&entries);
+        head = Head::behind(&row);
+        rows.push(row);
+    }
+    assert_eq!(audit(&rows, &[]).findings, []);
+}

@@ -1,0 +1,312 @@
+//! Messages and endpoints as they are written: everything somebody chose is under seal, and each value
+//! opens at its own place alone.
+//!
+//! What stays in the open are numbers: ids, times, sizes, states, and which values are equal where a list
+//! is filtered by them.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use bytes::Bytes;
+use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+use posthaste_crypto::keyring::KeyId;
+use posthaste_crypto::seal::{self, NotOpened, SealingKey};
+use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use rusqlite::Connection;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::vault::{NewKey, Vault};
+use crate::StoreError;
+use crate::derived::NameKind;
+use crate::journal::pack::{self, Unpack};
+use crate::journal::{Entries, Entry, Hidden, Marks};
+use crate::row::{Accepted, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, Name};
+
+/// A message as it is written.
+pub(super) struct SealedMessage {
+    /// What it is sealed under.
+    pub(super) key: KeyId,
+    pub(super) event_type: Option<String>,
+    pub(super) head: Vec<u8>,
+    pub(super) compact: Option<Vec<u8>>,
+    pub(super) body: Vec<u8>,
+}
+
+/// What is sealed of an accept, in the order of its messages, and the keys that go along.
+#[derive(Default)]
+pub(super) struct SealedAccept {
+    pub(super) messages: Vec<SealedMessage>,
+    pub(super) keys: Vec<NewKey>,
+}
+
+/// What of a message stands in its head.
+struct MessageHead {
+    correlation_id: String,
+    subject: Option<String>,
+}
+
+fn spot(tenant: TenantId, field: Field, row: Key) -> Spot {
+    Spot::new(Whose::Tenant(tenant.raw()), field, Object::Row(row.raw()))
+}
+
+impl Vault {
+    /// The key a message is sealed under, if it and its tenant's are in memory.
+    fn key_at_hand(&self, message: &Message) -> Option<(Arc<SealingKey>, Arc<SealingKey>)> {
+        let own = self.known(message.tenant, None)?;
+        let key = match &message.subject {
+            None => Arc::clone(&own),
+            Some(subject) => self.known(message.tenant, Some(&self.subject(message.tenant, subject)))?,
+        };
+        Some((key, own))
+    }
+
+    /// Whether all keys for these are in memory.
+    pub(super) fn has_keys_for(&self, messages: &[Accepted]) -> bool {
+        messages.iter().all(|accepted| self.key_at_hand(&accepted.message).is_some())
+    }
+
+    /// Finds or makes all keys for these.
+    pub(super) fn fetch_keys_for(&self, conn: &Connection, messages: &[Arc<Message>]) -> Result<(), StoreError> {
+        messages.iter().try_for_each(|message| self.keys_for(conn, message).map(drop))
+    }
+
+    fn keys_for(&self, conn: &Connection, message: &Message) -> Result<(Arc<SealingKey>, Arc<SealingKey>), StoreError> {
+        let own = self.find_or_make(conn, message.tenant, None)?;
+        let key = match &message.subject {
+            None => Arc::clone(&own),
+            Some(subject) => self.find_or_make(conn, message.tenant, Some(&self.subject(message.tenant, subject)))?,
+        };
+        Ok((key, own))
+    }
+
+    /// Seals messages for the writer, and the answers their keys stand for. `None` when a key is not in memory.
+    pub(super) fn seal(&self, messages: &mut [Accepted]) -> Option<(SealedAccept, Entries)> {
+        let mut sealed = SealedAccept::default();
+        let mut entries = Entries::with_capacity(messages.len());
+        for accepted in messages {
+            let (key, own) = self.key_at_hand(&accepted.message)?;
+            sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
+            sealed.messages.push(seal_message(&accepted.message, &key, &own));
+            entries.push(&Entry::accepted(accepted, &self.marks(&accepted.message, &key)));
+            if let Some(call) = &mut accepted.idempotency {
+                self.seal_answer(call, &own);
+            }
+        }
+        Some((sealed, entries))
+    }
+
+    /// Seals one once more, under a key that has taken the place of one that was destroyed.
+    pub(super) fn seal_anew(
+        &self,
+        conn: &Connection,
+        accepted: &Accepted,
+    ) -> Result<(SealedMessage, Vec<NewKey>, Entry), StoreError> {
+        let message = &accepted.message;
+        let (key, own) = self.keys_for(conn, message)?;
+        let keys = self.unwritten(message.tenant, key.id());
+        Ok((seal_message(message, &key, &own), keys, Entry::accepted(accepted, &self.marks(message, &key))))
+    }
+
+    fn marks(&self, message: &Message, key: &SealingKey) -> Marks {
+        Marks {
+            payload: key.mark("payload", &message.body),
+            subject: message.subject.as_ref().map(|_| subject_mark(key)),
+            correlation: Hidden::new(self.lookups(), "correlation", message.tenant, &message.correlation_id),
+        }
+    }
+
+    /// Opens a message as it was read.
+    pub(super) fn open_message(
+        &self,
+        conn: &Connection,
+        row: Message,
+        head: &[u8],
+        compact: Option<&[u8]>,
+        body: &[u8],
+    ) -> Result<Option<Message>, StoreError> {
+        let Some(key) = self.by_id(conn, key_of(body)?)? else { return Ok(None) };
+        let (tenant, id) = (row.tenant, row.id);
+        let open = |field, sealed| opened(&key, &spot(tenant, field, id.0), sealed, "a message");
+        let MessageHead { correlation_id, subject } = unpack_head(&open(Field::MessageHead, head)?)?;
+        Ok(Some(Message {
+            event_type: row.event_type.map(|text| self.open_event_type(conn, tenant, &text)).transpose()?,
+            correlation_id,
+            subject,
+            compact: compact.map(|compact| open(Field::MessageCompact, compact)).transpose()?.map(Bytes::from),
+            body: Bytes::from(open(Field::MessageBody, body)?),
+            ..row
+        }))
+    }
+
+    /// The names a message has in the journal; none when its key was destroyed.
+    pub(super) fn names_of(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        id: MessageId,
+        head: &[u8],
+    ) -> Result<Vec<(NameKind, Hidden)>, StoreError> {
+        let Some(key) = self.by_id(conn, key_of(head)?)? else { return Ok(Vec::new()) };
+        let plain = opened(&key, &spot(tenant, Field::MessageHead, id.0), head, "a message")?;
+        let MessageHead { correlation_id, subject } = unpack_head(&plain)?;
+        let subject = subject.map(|_| (NameKind::Subject, subject_mark(&key)));
+        Ok(subject.into_iter().chain([Name::Correlation(correlation_id).hide(self.lookups(), tenant)]).collect())
+    }
+
+    /// A name as the journal has it; `None` for a subject nobody knows.
+    pub(super) fn hide(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        name: &Name,
+    ) -> Result<Option<(NameKind, Hidden)>, StoreError> {
+        match name {
+            Name::Correlation(_) => Ok(Some(name.hide(self.lookups(), tenant))),
+            Name::Subject(subject) => {
+                let key = self.find(conn, tenant, Some(&self.subject(tenant, subject)))?;
+                Ok(key.map(|key| (NameKind::Subject, subject_mark(&key))))
+            }
+        }
+    }
+
+    /// An event type as rows have it: the same for the same text of the same tenant.
+    pub(super) fn seal_event_type(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        text: &str,
+    ) -> Result<String, StoreError> {
+        Ok(seal_event_type(&*self.find_or_make(conn, tenant, None)?, tenant, text))
+    }
+
+    /// An event type as it was given.
+    pub(super) fn open_event_type(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        sealed: &str,
+    ) -> Result<String, StoreError> {
+        let damaged = || super::vault::damaged("an event type");
+        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_| damaged())?;
+        let key = self.find(conn, tenant, None)?.ok_or_else(damaged)?;
+        text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?)
+    }
+
+    /// Hides what was asked for, and seals what was answered.
+    pub(super) fn seal_answer(&self, call: &mut Idempotency, own: &SealingKey) {
+        let tenant = call.tenant;
+        call.digest = self.requests().hash("request", tenant.raw(), &call.digest);
+        call.answer.body = Bytes::from(own.seal(&answer_spot(tenant, call.key), &call.answer.body));
+    }
+
+    /// Opens what the first caller was answered.
+    pub(super) fn open_answer(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        key: KeyHash,
+        answer: &FirstAnswer,
+    ) -> Result<FirstAnswer, StoreError> {
+        let own = self.find(conn, tenant, None)?.ok_or_else(|| super::vault::damaged("the key of a tenant"))?;
+        let body = opened(&own, &answer_spot(tenant, key), &answer.body, "a first answer")?;
+        Ok(FirstAnswer { status: answer.status, body: Bytes::from(body) })
+    }
+}
+
+/// A subject in the journal: it cannot be found again once its key is destroyed.
+fn subject_mark(key: &SealingKey) -> Hidden {
+    Hidden(*key.mark("subject", &[]).first_chunk().expect("a digest is longer"))
+}
+
+fn seal_message(message: &Message, key: &SealingKey, own: &SealingKey) -> SealedMessage {
+    let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
+    let mut head = Vec::with_capacity(message.correlation_id.len() + 16);
+    pack::bytes(&mut head, message.correlation_id.as_bytes());
+    if let Some(subject) = &message.subject {
+        pack::bytes(&mut head, subject.as_bytes());
+    }
+    SealedMessage {
+        key: key.id(),
+        event_type: message.event_type.as_deref().map(|text| seal_event_type(own, message.tenant, text)),
+        head: seal(Field::MessageHead, &head),
+        compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
+        body: seal(Field::MessageBody, &message.body),
+    }
+}
+
+fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
+    let mut rest = Unpack(plain);
+    let correlation_id = text(rest.bytes()?.to_vec())?;
+    let subject = if rest.0.is_empty() { None } else { Some(text(rest.bytes()?.to_vec())?) };
+    Ok(MessageHead { correlation_id, subject })
+}
+
+fn event_type_spot(tenant: TenantId) -> Spot {
+    Spot::new(Whose::Tenant(tenant.raw()), Field::EventType, Object::Row(0))
+}
+
+fn seal_event_type(own: &SealingKey, tenant: TenantId, text: &str) -> String {
+    STANDARD_NO_PAD.encode(own.seal_alike(&event_type_spot(tenant), text.as_bytes()))
+}
+
+fn answer_spot(tenant: TenantId, key: KeyHash) -> Spot {
+    let mut hash = [0; 32];
+    hash[..16].copy_from_slice(&key.0);
+    Spot::new(Whose::Tenant(tenant.raw()), Field::IdempotencyAnswer, Object::Hashed(hash))
+}
+
+/// What of an endpoint is under seal.
+pub(super) fn seal_endpoint(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
+    let mut plain = Vec::new();
+    pack::bytes(&mut plain, endpoint.url.as_bytes());
+    pack::bytes(&mut plain, endpoint.policy.as_bytes());
+    for list in [&endpoint.secrets, &endpoint.event_types] {
+        pack::number(&mut plain, list.len() as u64);
+        list.iter().for_each(|text| pack::bytes(&mut plain, text.as_bytes()));
+    }
+    let sealed = key.seal(&spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0), &plain);
+    plain.zeroize();
+    sealed
+}
+
+/// What was under seal of an endpoint.
+pub(super) struct EndpointSettings {
+    pub(super) url: String,
+    pub(super) policy: String,
+    pub(super) secrets: Vec<String>,
+    pub(super) event_types: Vec<String>,
+}
+
+pub(super) fn open_endpoint(
+    tenant: TenantId,
+    id: EndpointId,
+    key: &SealingKey,
+    sealed: &[u8],
+) -> Result<EndpointSettings, StoreError> {
+    let plain = Zeroizing::new(opened(key, &spot(tenant, Field::EndpointSettings, id.0), sealed, "an endpoint")?);
+    let mut rest = Unpack(&plain);
+    let url = text(rest.bytes()?.to_vec())?;
+    let policy = text(rest.bytes()?.to_vec())?;
+    let mut list = || -> Result<Vec<String>, StoreError> {
+        let count = rest.number()?;
+        (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
+    };
+    Ok(EndpointSettings { url, policy, secrets: list()?, event_types: list()? })
+}
+
+pub(super) fn key_of(sealed: &[u8]) -> Result<KeyId, StoreError> {
+    seal::key_of(sealed).map_err(|why| not_opened("a sealed value", why))
+}
+
+fn opened(key: &SealingKey, spot: &Spot, sealed: &[u8], what: &'static str) -> Result<Vec<u8>, StoreError> {
+    key.open(spot, sealed).map_err(|why| not_opened(what, why))
+}
+
+fn not_opened(what: &'static str, why: NotOpened) -> StoreError {
+    StoreError::Damaged { what, found: why.to_string() }
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
+    String::from_utf8(bytes).map_err(|_| super::vault::damaged("a text"))
+}

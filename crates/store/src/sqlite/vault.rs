@@ -1,0 +1,435 @@
+//! The keys of a store, its tenants and their subjects: wrapped in a table, unwrapped in memory.
+//!
+//! A message that is somebody's data is sealed under that subject's key, everything else of a tenant
+//! under the tenant's. A key that is destroyed opens nothing any more, wherever copies of what it sealed
+//! may be.
+//!
+//! Invariants: a key is on the disk with the first commit that holds something sealed under it, or
+//! before; nothing is written under a key that was destroyed.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use posthaste_core::id::TenantId;
+use posthaste_crypto::LookupKey;
+use posthaste_crypto::digest::Digest;
+use posthaste_crypto::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, TenantWrapped, WRAPPED_BYTES};
+use posthaste_crypto::master::{KeyCheck, Masters};
+use posthaste_crypto::random;
+use posthaste_crypto::seal::SealingKey;
+use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::column::{key, stored_key};
+use super::failed;
+use super::folder::Folder;
+use crate::StoreError;
+
+/// The store's own key has this number.
+const STORE_KEY: KeyId = KeyId(1);
+
+/// Keys in memory, at about 1.5 KiB each; beyond it all are forgotten and read again.
+const KEPT_MAX: usize = 8_192;
+
+const OWN: Spot = Spot::new(Whose::Store, Field::IdKey, Object::Row(0));
+
+/// What a store has of its own: made once for its life.
+pub(super) struct Own {
+    pub(super) id_key: [u8; 16],
+    pub(super) store_id: [u8; 16],
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own").field("store_id", &self.store_id).finish_non_exhaustive()
+    }
+}
+
+/// The keys.
+pub(super) struct Vault {
+    masters: RwLock<Masters>,
+    store: StoreKey,
+    lookups: LookupKey,
+    requests: LookupKey,
+    keys: RwLock<Keys>,
+}
+
+#[derive(Default)]
+struct Keys {
+    /// The highest number that was given.
+    last: u32,
+    tenants: HashMap<TenantId, Arc<TenantKey>>,
+    subjects: HashMap<(TenantId, Digest), Arc<SealingKey>>,
+    by_id: HashMap<KeyId, Arc<SealingKey>>,
+    /// Made, and not known to be on the disk: they go along with what is sealed under them.
+    unwritten: HashMap<KeyId, NewKey>,
+    destroyed: HashSet<KeyId>,
+    /// How often keys were forgotten: what was read before may be out of date after.
+    forgotten: u64,
+}
+
+/// A key that goes to the disk with what is sealed under it.
+#[derive(Clone, Copy)]
+pub(super) struct NewKey {
+    pub(super) id: KeyId,
+    tenant: TenantId,
+    /// Whose, as a keyed hash; nobody's is the tenant's own.
+    subject: Option<Digest>,
+    wrapped: [u8; WRAPPED_BYTES],
+}
+
+impl Vault {
+    /// Opens the store's keys with its master key; makes them if it is new.
+    pub(super) fn open(
+        conn: &mut Connection,
+        folder: &Folder,
+        ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
+    ) -> Result<(Self, Own), StoreError> {
+        let needed: Vec<_> = meta(conn, "key_check")?.map(KeyCheck::from_bytes).into_iter().collect();
+        let masters = ask(&needed).map_err(|why| folder.refused(why))?;
+        match needed[..] {
+            [] => make(conn, &masters)?,
+            [check, ..] => check.verify(masters.newest()).map_err(|wrong| {
+                folder.refused(format!("{wrong}; give it the key it was made with: nothing can be read without"))
+            })?,
+        }
+        let wrapped = MasterWrapped::from_bytes(wrapped(conn, STORE_KEY)?);
+        let store = masters.unwrap_store(STORE_KEY, &wrapped).map_err(|refused| folder.refused(refused.to_string()))?;
+        let sealed: Vec<u8> = expected(conn, "id_key")?;
+        let id_key = store.sealing().open(&OWN, &sealed).ok().and_then(|opened| opened.try_into().ok());
+        let id_key = id_key.ok_or_else(|| damaged("the key of public ids"))?;
+        let last: u32 = expected(conn, "last_key")?;
+        let vault = Self {
+            masters: RwLock::new(masters),
+            lookups: store.lookups(),
+            requests: store.idempotency(),
+            store,
+            keys: RwLock::new(Keys { last, ..Keys::default() }),
+        };
+        Ok((vault, Own { id_key, store_id: expected(conn, "store_id")? }))
+    }
+
+    /// Hides names that are looked up.
+    pub(super) fn lookups(&self) -> &LookupKey {
+        &self.lookups
+    }
+
+    /// Hides what was asked for with an idempotency key.
+    pub(super) fn requests(&self) -> &LookupKey {
+        &self.requests
+    }
+
+    /// A subject as its key's row names it.
+    pub(super) fn subject(&self, tenant: TenantId, subject: &str) -> Digest {
+        self.lookups.hash("subject", tenant.raw(), subject.as_bytes())
+    }
+
+    /// The key of a tenant or of a subject, if it is in memory.
+    pub(super) fn known(&self, tenant: TenantId, subject: Option<&Digest>) -> Option<Arc<SealingKey>> {
+        self.read().known(tenant, subject)
+    }
+
+    /// The key of a tenant or of a subject, as it is on the disk.
+    pub(super) fn find(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        subject: Option<&Digest>,
+    ) -> Result<Option<Arc<SealingKey>>, StoreError> {
+        loop {
+            let forgotten = {
+                let keys = self.read();
+                if let Some(known) = keys.known(tenant, subject) {
+                    return Ok(Some(known));
+                }
+                keys.forgotten
+            };
+            let Some(row) = stored(conn, tenant, subject)? else { return Ok(None) };
+            let found = self.unwrap(conn, &row)?;
+            let mut keys = self.write();
+            if keys.forgotten == forgotten {
+                keys.keep(&row, &found);
+                return Ok(Some(found.sealing()));
+            }
+        }
+    }
+
+    /// The same, made if there is none. It is on the disk once [`Vault::unwritten`] is.
+    pub(super) fn find_or_make(
+        &self,
+        conn: &Connection,
+        tenant: TenantId,
+        subject: Option<&Digest>,
+    ) -> Result<Arc<SealingKey>, StoreError> {
+        loop {
+            let forgotten = self.read().forgotten;
+            if let Some(found) = self.find(conn, tenant, subject)? {
+                return Ok(found);
+            }
+            if subject.is_some() {
+                self.find_or_make(conn, tenant, None)?;
+            }
+            let mut keys = self.write();
+            if let Some(known) = keys.known(tenant, subject) {
+                return Ok(known);
+            }
+            // Nobody has made one since we looked, unless some were forgotten in between.
+            if keys.forgotten == forgotten
+                && let Some(made) =
+                    keys.make(tenant, subject, &self.masters.read().unwrap_or_else(PoisonError::into_inner))
+            {
+                return Ok(made);
+            }
+        }
+    }
+
+    /// The key of this number; `None` when it was destroyed.
+    pub(super) fn by_id(&self, conn: &Connection, id: KeyId) -> Result<Option<Arc<SealingKey>>, StoreError> {
+        if let Some(known) = self.read().by_id.get(&id) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let forgotten = self.read().forgotten;
+        let Some(row) = stored_by_id(conn, id)? else { return Ok(None) };
+        let found = self.unwrap(conn, &row)?;
+        let mut keys = self.write();
+        if keys.forgotten == forgotten {
+            keys.keep(&row, &found);
+        }
+        Ok(Some(found.sealing()))
+    }
+
+    /// The keys that must be written with what is sealed under this one: its own and its tenant's.
+    pub(super) fn unwritten(&self, tenant: TenantId, id: KeyId) -> Vec<NewKey> {
+        let keys = self.read();
+        if keys.unwritten.is_empty() {
+            return Vec::new();
+        }
+        let of_tenant = keys.tenants.get(&tenant).map(|tenant| tenant.id());
+        let needed = of_tenant.into_iter().chain((of_tenant != Some(id)).then_some(id));
+        needed.filter_map(|id| keys.unwritten.get(&id).copied()).collect()
+    }
+
+    /// Writes a tenant's key down if it is not; it goes along once more with what is sealed under it next.
+    pub(super) fn write_down(&self, conn: &Connection, tenant: TenantId) -> rusqlite::Result<()> {
+        let Some(own) = self.known(tenant, None) else { return Ok(()) };
+        self.unwritten(tenant, own.id()).iter().try_for_each(|new| put(conn, new))
+    }
+
+    /// Takes note that keys are on the disk.
+    pub(super) fn written(&self, written: &[NewKey]) {
+        if !written.is_empty() {
+            let mut keys = self.write();
+            for new in written {
+                keys.unwritten.remove(&new.id);
+            }
+        }
+    }
+
+    /// Whether nothing may be written under a key any more.
+    pub(super) fn is_destroyed(&self, id: KeyId) -> bool {
+        let keys = self.read();
+        !keys.destroyed.is_empty() && keys.destroyed.contains(&id)
+    }
+
+    fn unwrap(&self, conn: &Connection, row: &StoredKey) -> Result<Found, StoreError> {
+        let refused = |why: &dyn fmt::Display| damaged_because("a wrapped key", why);
+        let Some(subject) = &row.subject else {
+            let wrapped = MasterWrapped::from_bytes(row.wrapped);
+            let masters = self.masters.read().unwrap_or_else(PoisonError::into_inner);
+            let opened = masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped).map_err(|why| refused(&why))?;
+            return Ok(Found::Tenant(Arc::new(opened)));
+        };
+        self.find(conn, row.tenant, None)?;
+        let tenant = self.read().tenants.get(&row.tenant).cloned();
+        let tenant = tenant.ok_or_else(|| damaged("the key of a tenant"))?;
+        let wrapped = TenantWrapped::from_bytes(row.wrapped);
+        tenant.unwrap_subject_key(row.id, subject, &wrapped).map(Found::Subject).map_err(|why| refused(&why))
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Keys> {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vault").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// An unwrapped key.
+enum Found {
+    Tenant(Arc<TenantKey>),
+    Subject(Arc<SealingKey>),
+}
+
+impl Found {
+    fn sealing(&self) -> Arc<SealingKey> {
+        match self {
+            Self::Tenant(tenant) => Arc::clone(tenant.sealing()),
+            Self::Subject(subject) => Arc::clone(subject),
+        }
+    }
+}
+
+impl Keys {
+    fn known(&self, tenant: TenantId, subject: Option<&Digest>) -> Option<Arc<SealingKey>> {
+        match subject {
+            None => self.tenants.get(&tenant).map(|known| Arc::clone(known.sealing())),
+            Some(subject) => self.subjects.get(&(tenant, *subject)).cloned(),
+        }
+    }
+
+    fn keep(&mut self, row: &StoredKey, found: &Found) {
+        if self.destroyed.contains(&row.id) {
+            return;
+        }
+        self.make_room();
+        self.by_id.insert(row.id, found.sealing());
+        match (found, row.subject) {
+            (Found::Subject(subject), Some(hidden)) => {
+                self.subjects.insert((row.tenant, hidden), Arc::clone(subject));
+            }
+            (Found::Tenant(tenant), _) => drop(self.tenants.insert(row.tenant, Arc::clone(tenant))),
+            (Found::Subject(_), None) => {}
+        }
+    }
+
+    /// Forgets all but those that nobody could read again.
+    fn make_room(&mut self) {
+        if self.by_id.len() < KEPT_MAX {
+            return;
+        }
+        self.forgotten += 1;
+        let unwritten = &self.unwritten;
+        self.subjects.retain(|_, subject| unwritten.contains_key(&subject.id()));
+        self.tenants.retain(|_, tenant| unwritten.contains_key(&tenant.id()));
+        self.by_id.retain(|id, _| unwritten.contains_key(id));
+    }
+
+    /// A new key; `None` when its tenant's is not here.
+    fn make(&mut self, tenant: TenantId, subject: Option<&Digest>, masters: &Masters) -> Option<Arc<SealingKey>> {
+        self.make_room();
+        let id = KeyId(self.last + 1);
+        let (sealing, wrapped) = match subject {
+            None => {
+                let made = Arc::new(TenantKey::generate(id, tenant.raw()));
+                let sealing = Arc::clone(made.sealing());
+                let wrapped = *masters.wrap_tenant(&made).as_bytes();
+                self.tenants.insert(tenant, made);
+                (sealing, wrapped)
+            }
+            Some(subject) => {
+                let (sealing, wrapped) = self.tenants.get(&tenant)?.new_subject_key(id, subject);
+                self.subjects.insert((tenant, *subject), Arc::clone(&sealing));
+                (sealing, *wrapped.as_bytes())
+            }
+        };
+        self.last += 1;
+        self.by_id.insert(id, Arc::clone(&sealing));
+        self.unwritten.insert(id, NewKey { id, tenant, subject: subject.copied(), wrapped });
+        Some(sealing)
+    }
+}
+
+/// Writes a key down; one that is there already stays.
+pub(super) fn put(conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO NOTHING",
+    )?
+    .execute((new.id.0, key(new.tenant.0), new.subject.as_ref().map_or(&[][..], |hidden| hidden), new.wrapped))?;
+    conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_key' AND value < ?1")?.execute([new.id.0])?;
+    Ok(())
+}
+
+/// A key as it is kept.
+struct StoredKey {
+    id: KeyId,
+    tenant: TenantId,
+    subject: Option<Digest>,
+    wrapped: [u8; WRAPPED_BYTES],
+}
+
+const COLUMNS: &str = "id, tenant, subject, wrapped";
+
+fn stored(conn: &Connection, tenant: TenantId, subject: Option<&Digest>) -> Result<Option<StoredKey>, StoreError> {
+    let subject = subject.map_or(&[][..], |hidden| hidden);
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE tenant = ?1 AND subject = ?2"))
+        .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| Ok(read_key(row))).optional())
+        .map_err(failed("read a key"))?
+        .transpose()
+}
+
+fn stored_by_id(conn: &Connection, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE id = ?1"))
+        .and_then(|mut sql| sql.query_row([id.0], |row| Ok(read_key(row))).optional())
+        .map_err(failed("read a key"))?
+        .transpose()
+}
+
+fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
+    let doing = failed("read a key");
+    let subject: Vec<u8> = row.get(2).map_err(&doing)?;
+    let subject = match subject.len() {
+        0 => None,
+        _ => Some(subject.try_into().map_err(|_| damaged("whose key it is"))?),
+    };
+    Ok(StoredKey {
+        id: KeyId(row.get(0).map_err(&doing)?),
+        tenant: TenantId(stored_key(row.get(1).map_err(&doing)?)?),
+        subject,
+        wrapped: row.get(3).map_err(&doing)?,
+    })
+}
+
+fn wrapped(conn: &Connection, id: KeyId) -> Result<[u8; WRAPPED_BYTES], StoreError> {
+    conn.query_row("SELECT wrapped FROM data_key WHERE id = ?1", [id.0], |row| row.get(0))
+        .map_err(failed("read the store's key"))
+}
+
+/// The keys of a new store, all at once.
+fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
+    let store = StoreKey::generate(STORE_KEY);
+    let id_key = store.sealing().seal(&OWN, &random::bytes::<16>());
+    let doing = failed("make the store's keys");
+    let tx = conn.transaction().map_err(&doing)?;
+    let put = |name: &str, value: &dyn rusqlite::ToSql| {
+        tx.execute("INSERT INTO meta VALUES (?1, ?2)", rusqlite::params![name, value]).map(drop)
+    };
+    put("key_check", &masters.newest().check().to_bytes())
+        .and_then(|()| put("id_key", &id_key))
+        .and_then(|()| put("store_id", &random::bytes::<16>()))
+        .and_then(|()| put("last_key", &STORE_KEY.0))
+        .and_then(|()| {
+            tx.execute(
+                "INSERT INTO data_key VALUES (?1, -1, x'', ?2)",
+                (STORE_KEY.0, masters.wrap_store(&store).as_bytes()),
+            )
+            .map(drop)
+        })
+        .map_err(&doing)?;
+    tx.commit().map_err(&doing)
+}
+
+fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreError> {
+    conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0))
+        .optional()
+        .map_err(failed("read the store's keys"))
+}
+
+fn expected<T: rusqlite::types::FromSql>(conn: &Connection, name: &'static str) -> Result<T, StoreError> {
+    meta(conn, name)?.ok_or_else(|| damaged(name))
+}
+
+pub(super) fn damaged(what: &'static str) -> StoreError {
+    StoreError::Damaged { what, found: "nothing that fits".to_owned() }
+}
+
+fn damaged_because(what: &'static str, why: &dyn fmt::Display) -> StoreError {
+    StoreError::Damaged { what, found: format!("something else ({why})") }
+}

@@ -5,6 +5,9 @@ use aws_lc_rs::digest;
 /// A SHA-256.
 pub type Digest = [u8; 32];
 
+/// What is shorter is put together first: a context lives on the heap and costs more than the hash.
+const SHORT: usize = 256;
+
 /// The digest of parts in their order. Each is counted first, so that moving a byte from one to the
 /// next gives another digest.
 pub fn of_parts(parts: &[&[u8]]) -> Digest {
@@ -18,6 +21,18 @@ pub fn of_parts(parts: &[&[u8]]) -> Digest {
 
 /// The digest of parts as if they were one: the plain SHA-256 of all their bytes.
 pub fn sha256(parts: &[&[u8]]) -> Digest {
+    if let [whole] = parts {
+        return bytes(digest::digest(&digest::SHA256, whole).as_ref());
+    }
+    if parts.iter().map(|part| part.len()).sum::<usize>() <= SHORT {
+        let mut together = [0; SHORT];
+        let mut end = 0;
+        for part in parts {
+            together[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        return sha256(&[&together[..end]]);
+    }
     let mut context = digest::Context::new(&digest::SHA256);
     parts.iter().for_each(|part| context.update(part));
     bytes(context.finish().as_ref())
@@ -38,6 +53,12 @@ mod tests {
         let hex = |digest: Digest| digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(sha256(&[b"abc"])), known);
         assert_eq!(hex(sha256(&[b"a", b"", b"bc"])), known);
+        let long = [7; 3 * SHORT];
+        for cut in [0, 1, SHORT - 1, SHORT, SHORT + 1, long.len()] {
+            let (first, second) = long.split_at(cut);
+            assert_eq!(sha256(&[first, second]), sha256(&[&long]));
+            assert_eq!(sha256(&[first, b""]), sha256(&[first]));
+        }
     }
 
     #[test]

@@ -32,9 +32,21 @@ pub(crate) enum NameKind {
     Correlation,
 }
 
+/// Which part of it is asked for. Whoever asks about one lane reads as many entries as whoever asks
+/// about all, and does not keep what follows from the rest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Only {
+    #[default]
+    Everything,
+    Lane(LaneId),
+    Name(NameKind, Hidden),
+    Tenant(TenantId),
+}
+
 /// What follows from some entries.
 #[derive(Debug, Default)]
 pub(crate) struct Derived {
+    only: Only,
     pub(crate) deliveries: Vec<(LaneId, DeliveryId)>,
     pub(crate) names: Vec<(NameKind, Hidden, MessageId)>,
     pub(crate) pending: BTreeMap<(LaneId, Tier), i64>,
@@ -42,22 +54,31 @@ pub(crate) struct Derived {
 }
 
 impl Derived {
+    /// That part of it.
+    pub(crate) fn of(only: Only) -> Self {
+        Self { only, ..Self::default() }
+    }
+
     /// Adds what follows from an entry. `owner` says whose a lane is.
     pub(crate) fn add(&mut self, entry: &Entry, mut owner: impl FnMut(LaneId) -> TenantId) {
         match entry {
             Entry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
                 for (kind, hidden) in [(NameKind::Subject, subject), (NameKind::Correlation, correlation)] {
-                    self.names.extend(hidden.map(|hidden| (kind, hidden, *message)));
+                    let wanted = hidden.filter(|hidden| self.has_name(kind, *hidden));
+                    self.names.extend(wanted.map(|hidden| (kind, hidden, *message)));
                 }
                 self.tally(*tenant, *at, Counted::Messages, 1);
                 self.made(DeliveryId(message.0.plus(1)), deliveries);
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
-            Entry::Attempted { lane, attempt, .. } | Entry::Late { lane, attempt, .. } => {
+            Entry::Attempted { lane, attempt, .. } | Entry::Late { lane, attempt, .. } if self.has_tallies() => {
                 self.tally(owner(*lane), attempt.at, Counted::Attempts, 1);
             }
             Entry::Ended { lane, tier, state, attempt, .. } => {
-                *self.pending.entry((*lane, *tier)).or_default() -= 1;
+                self.pending(*lane, *tier, -1);
+                if !self.has_tallies() {
+                    return;
+                }
                 let tenant = owner(*lane);
                 if let Some(attempt) = attempt {
                     self.tally(tenant, attempt.at, Counted::Attempts, 1);
@@ -72,7 +93,9 @@ impl Derived {
                 }
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
-            Entry::Opened { .. }
+            Entry::Attempted { .. }
+            | Entry::Late { .. }
+            | Entry::Opened { .. }
             | Entry::Cut { .. }
             | Entry::Uncut { .. }
             | Entry::Paused { .. }
@@ -87,16 +110,49 @@ impl Derived {
     /// Deliveries were made whose ids begin with this one.
     fn made(&mut self, first: DeliveryId, queues: &[(LaneId, Tier)]) {
         for (n, (lane, tier)) in (0..).zip(queues) {
-            self.deliveries.push((*lane, DeliveryId(first.0.plus(n))));
-            *self.pending.entry((*lane, *tier)).or_default() += 1;
+            if self.has_lane(*lane) {
+                self.deliveries.push((*lane, DeliveryId(first.0.plus(n))));
+            }
+            self.pending(*lane, *tier, 1);
+        }
+    }
+
+    fn pending(&mut self, lane: LaneId, tier: Tier, more: i64) {
+        if self.has_lane(lane) {
+            *self.pending.entry((lane, tier)).or_default() += more;
         }
     }
 
     fn tally(&mut self, tenant: TenantId, at: Timestamp, counted: Counted, count: usize) {
-        if count > 0 {
+        let is_asked = match self.only {
+            Only::Everything => true,
+            Only::Tenant(of) => of == tenant,
+            Only::Lane(_) | Only::Name(..) => false,
+        };
+        if count > 0 && is_asked {
             *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
                 i64::try_from(count).unwrap_or(i64::MAX);
         }
+    }
+
+    fn has_lane(&self, lane: LaneId) -> bool {
+        match self.only {
+            Only::Everything => true,
+            Only::Lane(of) => of == lane,
+            Only::Name(..) | Only::Tenant(_) => false,
+        }
+    }
+
+    fn has_name(&self, kind: NameKind, hidden: Hidden) -> bool {
+        match self.only {
+            Only::Everything => true,
+            Only::Name(of, name) => (of, name) == (kind, hidden),
+            Only::Lane(_) | Only::Tenant(_) => false,
+        }
+    }
+
+    fn has_tallies(&self) -> bool {
+        matches!(self.only, Only::Everything | Only::Tenant(_))
     }
 
     /// Everything as rows, in the order of their tables' keys. The same entries give the same rows.
@@ -121,5 +177,71 @@ fn end(state: State) -> Option<(Counted, Timestamp)> {
         State::Expired { at } => Some((Counted::Expired, at)),
         State::Cancelled { at, .. } => Some((Counted::Cancelled, at)),
         State::Queued { .. } | State::Retry { .. } | State::AwaitingAck { .. } | State::Dispatching => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Attempt;
+    use posthaste_core::cause::Cause;
+
+    const AT: Timestamp = Timestamp::from_millis(5);
+
+    /// Six messages of two tenants in two lanes under three names, half of them delivered.
+    fn entries() -> Vec<Entry> {
+        let attempt = Attempt { number: 1, at: AT, took: std::time::Duration::ZERO, cause: Cause::Ok, status: None };
+        let mut entries = Vec::new();
+        for n in 1..=6 {
+            let (message, lane) = (MessageId::from_raw(10 * n), LaneId::from_raw(n % 2));
+            entries.push(Entry::Accepted {
+                message,
+                tenant: TenantId::from_raw(n % 2),
+                at: AT,
+                digest: [0; 32],
+                subject: None,
+                correlation: Some(Hidden([u8::try_from(n % 3).expect("small"); 16])),
+                deliveries: vec![(lane, Tier::Promotional)],
+            });
+            let delivery = DeliveryId(message.0.plus(1));
+            let (tier, state) = (Tier::Promotional, State::Delivered { at: AT });
+            if n < 4 {
+                entries.push(Entry::Ended {
+                    delivery,
+                    message,
+                    lane,
+                    tier,
+                    state,
+                    attempts: 1,
+                    attempt: Some(attempt),
+                });
+            }
+        }
+        entries
+    }
+
+    fn derived(only: Only) -> Derived {
+        let mut derived = Derived::of(only);
+        entries().iter().for_each(|entry| derived.add(entry, |lane| TenantId::from_raw(lane.endpoint().raw())));
+        derived
+    }
+
+    #[test]
+    fn a_part_is_what_everything_says_of_it() {
+        let all = derived(Only::Everything);
+        assert_eq!((all.deliveries.len(), all.names.len()), (6, 6));
+        let lane = LaneId::from_raw(1);
+        let part = derived(Only::Lane(lane));
+        assert!(part.names.is_empty() && part.tallies.is_empty());
+        assert_eq!(part.deliveries, all.deliveries.iter().copied().filter(|(of, _)| *of == lane).collect::<Vec<_>>());
+        assert!(part.pending.iter().eq(all.pending.iter().filter(|((of, _), _)| *of == lane)));
+        let name = (NameKind::Correlation, Hidden([2; 16]));
+        let part = derived(Only::Name(name.0, name.1));
+        assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.tallies.is_empty());
+        assert_eq!(part.names, all.names.iter().copied().filter(|of| (of.0, of.1) == name).collect::<Vec<_>>());
+        let tenant = TenantId::from_raw(1);
+        let part = derived(Only::Tenant(tenant));
+        assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.names.is_empty());
+        assert!(part.tallies.iter().eq(all.tallies.iter().filter(|((of, ..), _)| *of == tenant)));
     }
 }

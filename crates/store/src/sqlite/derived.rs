@@ -16,7 +16,7 @@ use super::column::{get, key, stored_key, tier_number};
 use super::journal::Then;
 use super::{failed, journal, show};
 use crate::StoreError;
-use crate::derived::{Derived, Fact, NameKind};
+use crate::derived::{Derived, Fact, NameKind, Only};
 use crate::journal::Hidden;
 use crate::number::{counted_number, stored_counted};
 use crate::row::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, NamedPage, Tally, Waiting};
@@ -95,9 +95,9 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What follows from the rows behind this one.
-fn tail(conn: &Connection, after: u64) -> Result<Derived, StoreError> {
-    let mut derived = Derived::default();
+/// That part of what follows from the rows behind this one.
+fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError> {
+    let mut derived = Derived::of(only);
     let mut owners = BTreeMap::new();
     journal::each(conn, after, |row| {
         for entry in row.entries() {
@@ -118,8 +118,8 @@ pub(super) fn history(
     now: Timestamp,
 ) -> Result<HistoryPage, StoreError> {
     let lane = LaneId::from(filter.endpoint);
-    let derived = tail(conn, followed(conn)?.followed)?;
-    let new = derived.deliveries.into_iter().filter(|(of, _)| *of == lane).map(|(_, id)| id.raw());
+    let derived = tail(conn, followed(conn)?.followed, Only::Lane(lane))?;
+    let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
     let sql = match order {
         ListOrder::NewestFirst => {
             "SELECT delivery FROM history WHERE lane = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
@@ -151,8 +151,8 @@ pub(super) fn named(
     after: Option<MessageId>,
     limit: u32,
 ) -> Result<NamedPage, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed)?;
-    let new = derived.names.into_iter().filter(|name| (name.0, name.1) == (kind, hidden)).map(|name| name.2.raw());
+    let derived = tail(conn, followed(conn)?.followed, Only::Name(kind, hidden))?;
+    let new = derived.names.into_iter().map(|name| name.2.raw());
     let sql = match order {
         ListOrder::NewestFirst => {
             "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message < ?3 ORDER BY message DESC LIMIT ?4"
@@ -190,16 +190,16 @@ pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: H
         }
     }
     let mut add = |rest: Derived, is_wanted: &dyn Fn(&(Hour, Counted)) -> bool| {
-        for ((of, hour, counted), more) in rest.tallies {
-            let is_asked = of == tenant && hour >= since && hour < until;
+        for ((_, hour, counted), more) in rest.tallies {
+            let is_asked = hour >= since && hour < until;
             if is_asked && is_wanted(&(hour, counted)) {
                 *counts.entry((hour, counted)).or_default() += more;
             }
         }
     };
-    add(tail(conn, at)?, &|of| !ahead.contains(of));
+    add(tail(conn, at, Only::Tenant(tenant))?, &|of| !ahead.contains(of));
     if let Some(end) = following.filter(|_| !ahead.is_empty()) {
-        add(tail(conn, end)?, &|of| ahead.contains(of));
+        add(tail(conn, end, Only::Tenant(tenant))?, &|of| ahead.contains(of));
     }
     let tally =
         |((hour, counted), count): ((Hour, Counted), i64)| Tally { tenant, hour, counted, count: count.unsigned_abs() };
@@ -209,7 +209,7 @@ pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: H
 /// How much is pending in a lane.
 pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreError> {
     let Followed { followed: at, following } = followed(conn)?;
-    let rest = tail(conn, at)?;
+    let rest = tail(conn, at, Only::Lane(lane))?;
     let mut ahead = None;
     let mut by_tier = [0; 3];
     for (tier, pending) in Tier::ALL.into_iter().zip(&mut by_tier) {
@@ -224,7 +224,7 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
         let rest = match following.filter(|end| upto.cast_unsigned() == *end) {
             Some(end) => match &mut ahead {
                 Some(ahead) => ahead,
-                none => none.insert(tail(conn, end)?),
+                none => none.insert(tail(conn, end, Only::Lane(lane))?),
             },
             None => &rest,
         };

@@ -19,6 +19,7 @@ pub mod prove;
 pub mod purity;
 pub mod receiver;
 pub mod schedules;
+pub mod sealed;
 pub mod seeder;
 pub mod sim;
 pub mod simulation;

@@ -14,7 +14,7 @@ use posthaste_store::StoreError;
 use crate::store_conformance;
 use crate::{
     breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted, purity, schedules,
-    simulation, store_backlog, store_kill9, store_speed, thread,
+    sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 
 /// How a proof is run.
@@ -176,6 +176,11 @@ pub const PROOFS: &[Proof] = &[
         name: "crash-points",
         shows: "a crash at every effect of many scenarios loses nothing",
         run: crash_points::run,
+    },
+    Proof {
+        name: "sealed",
+        shows: "canaries through every field of the store: none in its files or its log, none moved opens",
+        run: sealed::run,
     },
     Proof {
         name: "idempotency",

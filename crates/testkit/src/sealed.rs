@@ -1,0 +1,306 @@
+//! The proof `sealed`: whoever has the files and no key reads nothing that somebody put in.
+//!
+//! Canaries go through every field of the store: what a producer, an owner of endpoints or an operator
+//! chooses. The attacker is a program of its own ([`attacker`]), which gets the folder's files as they are
+//! under load and after a stop, and the log of the process at its most talkative. It looks for each canary
+//! in every form it might have taken. Then it moves sealed values to where others were, and none of them may
+//! open.
+//!
+//! The control is the same search over a folder in which one canary stands in the clear, in each form.
+
+pub mod attacker;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, Shard, TenantId};
+use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::random;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Directory, Endpoint, FirstAnswer,
+    Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Session, Settlement,
+};
+
+use crate::master_key;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+
+/// Tenants that share the store.
+const TENANTS: u64 = 4;
+
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let messages = if options.quick { 64 } else { 1_024 };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(prove(messages))
+}
+
+async fn prove(messages: u64) -> Findings {
+    let home = tempfile::tempdir()?;
+    let data = home.path().join("data");
+    let log = Log::begin();
+    let mut plant = Plant::begin(&data).await?;
+    plant.everything(messages).await?;
+    let under_load = copied(&data, &home.path().join("under_load"))?;
+    plant.store.close().await;
+    let canaries = plant.canaries;
+    fs::write(home.path().join("data/log"), log.text())?;
+    let (hits, searched) = search(&[&under_load, &data], &canaries)?;
+    let control = control(&home.path().join("control"), &canaries[0])?;
+    let moved = copied(&data, &home.path().join("moved"))?;
+    let (moves, opened) = moved_values(&moved).await?;
+    Ok(vec![
+        Figure::at_least("canaries", canaries.len() as f64, "texts", messages as f64),
+        Figure::at_least("searched", searched as f64 / 1e3, "kB", 100.0),
+        Figure::at_least("logged", log.text().len() as f64, "bytes", 1.0),
+        Figure::at_most("found_in_the_clear", hits as f64, "places", 0.0),
+        Figure::at_least("negative_control_found", control as f64, "forms", attacker::FORMS.len() as f64),
+        Figure::at_least("values_moved", moves as f64, "values", messages as f64 * 0.8),
+        Figure::at_most("moved_values_opened", opened as f64, "values", 0.0),
+    ])
+}
+
+/// Puts canaries wherever something can be put.
+struct Plant {
+    store: Sqlite,
+    session: Session,
+    next: u64,
+    canaries: Vec<String>,
+}
+
+impl Plant {
+    async fn begin(folder: &Path) -> Result<Self, CannotRun> {
+        let store = Sqlite::open_folder(folder, master_key())?;
+        let session = store.open().await?.session;
+        Ok(Self { store, session, next: 0, canaries: Vec::new() })
+    }
+
+    /// A text that stands nowhere else, with bytes that every escaping changes.
+    fn canary(&mut self, field: &str) -> String {
+        let text = format!("{field}-{:032x}-\"é/+%", u128::from_le_bytes(random::bytes()));
+        self.canaries.push(text.clone());
+        text
+    }
+
+    fn key(&mut self, count: u64) -> Key {
+        let key = Key::new(self.session.writer, self.next + 1);
+        self.next += count;
+        key
+    }
+
+    async fn everything(&mut self, messages: u64) -> Result<(), CannotRun> {
+        let mut endpoints = Vec::new();
+        for tenant in 1..=TENANTS {
+            endpoints.push(self.endpoint(TenantId::from_raw(tenant)).await?);
+        }
+        for number in 0..messages {
+            let endpoint = &endpoints[usize::try_from(number % TENANTS).unwrap_or(0)];
+            self.message(number, endpoint).await?;
+        }
+        for endpoint in &endpoints {
+            self.ask_for_dead_letters(endpoint.tenant).await?;
+        }
+        Ok(())
+    }
+
+    async fn endpoint(&mut self, tenant: TenantId) -> Result<Endpoint, CannotRun> {
+        let id = EndpointId(self.key(1));
+        let mut endpoint = Endpoint::new(id, tenant, NOW, format!("https://example.com/{}", self.canary("url")));
+        endpoint.secrets = vec![self.canary("secret"), self.canary("secret")];
+        endpoint.event_types = vec![self.canary("wants")];
+        endpoint.policy = self.canary("policy");
+        let once = self.call(tenant);
+        _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once)).await?;
+        Ok(endpoint)
+    }
+
+    fn call(&mut self, tenant: TenantId) -> Idempotency {
+        let answer = FirstAnswer { status: 202, body: self.canary("answer").into_bytes().into() };
+        Idempotency { tenant, key: KeyHash(random::bytes()), digest: random::bytes(), answer, at: NOW }
+    }
+
+    /// A message that is given up: what it says stays for as long as its dead letter.
+    async fn message(&mut self, number: u64, endpoint: &Endpoint) -> Result<(), CannotRun> {
+        let id = MessageId(self.key(2));
+        let mut message = Message::new(id, endpoint.tenant, NOW, self.canary("body"));
+        message.event_type = Some(self.canary("event"));
+        message.correlation_id = self.canary("correlation");
+        message.subject = number.is_multiple_of(2).then(|| self.canary("subject"));
+        message.compact = number.is_multiple_of(4).then(|| self.canary("compact").into_bytes().into());
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id.into(), Tier::Promotional, NOW);
+        let lane = Arc::new(LaneSettings::new(endpoint.id.into(), endpoint.tenant, Arc::default()));
+        let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
+        let once = self.call(endpoint.tenant);
+        let accepted = Accepted { idempotency: Some(once.clone()), ..Accepted::new(message, vec![new]) };
+        let told = self.store.accept(self.session, vec![accepted.clone()]).await?;
+        let again = self.store.accept(self.session, vec![accepted]).await?;
+        if told != [Acceptance::Fresh] || again != [Acceptance::Replayed(once.answer)] {
+            return Err(CannotRun("a message and its twin were not answered as they should be".to_owned()));
+        }
+        self.store.arrivals().await;
+        self.give_up(delivery).await
+    }
+
+    async fn give_up(&mut self, mut delivery: Delivery) -> Result<(), CannotRun> {
+        delivery.attempts = 1;
+        delivery.state = State::Dead { at: NOW, cause: Cause::Unavailable };
+        let took = Duration::from_millis(7);
+        let attempt = Attempt { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
+        let record = Record {
+            shard: Shard::of(delivery.lane),
+            delivery,
+            attempts_before: 0,
+            place: Place::Delayed,
+            pauses_lane: false,
+            ends_endpoint: false,
+        };
+        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt) };
+        self.store.settle(self.session, vec![settlement]).await?;
+        Ok(())
+    }
+
+    /// Lists, replays and purges name an event type.
+    async fn ask_for_dead_letters(&mut self, tenant: TenantId) -> Result<(), CannotRun> {
+        let all = DeadLetterFilter {
+            tenant,
+            endpoint: None,
+            cause: None,
+            event_type: None,
+            tier: None,
+            since: None,
+            until: None,
+        };
+        let filter = DeadLetterFilter { event_type: Some(self.canary("filter")), ..all.clone() };
+        self.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;
+        let id = JobId(self.key(1));
+        let what = ReplayWhat::Found(filter.clone());
+        self.store.start_replay(self.session, NewReplay { id, tenant, at: NOW, what, per_second: None }).await?;
+        self.store.purge_dead_letters(self.session, filter).await?;
+        let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
+        let letter = page.letters.first().and_then(|letter| letter.event_type.clone());
+        match letter {
+            Some(event_type) if self.canaries.contains(&event_type) => Ok(()),
+            other => Err(CannotRun(format!("a dead letter came back with {other:?}"))),
+        }
+    }
+}
+
+/// What a process says at its most talkative.
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn begin() -> Self {
+        let log = Self(Arc::default());
+        let kept = Arc::clone(&log.0);
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || Kept(Arc::clone(&kept)))
+            .finish();
+        // Nobody else in this process logs.
+        _ = tracing::subscriber::set_global_default(lines);
+        tracing::info!("the proof begins");
+        log
+    }
+
+    fn text(&self) -> Vec<u8> {
+        self.0.lock().map(|text| text.clone()).unwrap_or_default()
+    }
+}
+
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Ok(mut text) = self.0.lock() {
+            text.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The files of a folder as they are now, but for the key, which no attacker has.
+fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        if file.file_name() != "reserve" {
+            fs::copy(file.path(), to.join(file.file_name()))?;
+        }
+    }
+    Ok(to.to_owned())
+}
+
+/// How often the attacker found something, and how many bytes it read.
+fn search(folders: &[&Path], canaries: &[String]) -> Result<(u64, u64), CannotRun> {
+    let mut child = Command::new(attacker::program()?)
+        .arg("search")
+        .args(folders)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut told = child.stdin.take().ok_or_else(|| CannotRun("the attacker does not listen".to_owned()))?;
+    for canary in canaries {
+        writeln!(told, "{canary}")?;
+    }
+    drop(told);
+    let said = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    text.lines().filter(|line| line.starts_with("found")).take(20).for_each(|line| eprintln!("{line}"));
+    let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
+    match last[..] {
+        [hits, bytes] if said.status.success() => Ok((hits, bytes)),
+        _ => Err(CannotRun(format!("the attacker said {text:?}"))),
+    }
+}
+
+/// In how many forms the search finds a canary that does stand in the clear.
+fn control(folder: &Path, canary: &String) -> Result<u64, CannotRun> {
+    fs::create_dir_all(folder)?;
+    for (name, form) in attacker::FORMS {
+        fs::write(folder.join(name), [b"....".as_slice(), &form(canary.as_bytes()), b"...."].concat())?;
+    }
+    search(&[folder], std::slice::from_ref(canary)).map(|(hits, _)| hits)
+}
+
+/// Has the attacker move sealed values, and counts those that open where they are now.
+async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
+    let said = Command::new(attacker::program()?).arg("move").arg(folder.join("posthaste.db")).output()?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let moved: Vec<(String, u64)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' ').and_then(|(what, id)| Some((what.to_owned(), id.parse().ok()?))))
+        .collect();
+    if !said.status.success() || moved.is_empty() {
+        let why = String::from_utf8_lossy(&said.stderr);
+        return Err(CannotRun(format!("the attacker moved nothing: {why}")));
+    }
+    let store = Sqlite::open_folder(folder, master_key())?;
+    let mut opened = 0;
+    for (what, id) in &moved {
+        let opens = match what.as_str() {
+            "endpoint" => store.endpoint(EndpointId::from_raw(*id)).await.is_ok_and(|found| found.is_some()),
+            _ => store.message(MessageId::from_raw(*id)).await.is_ok_and(|found| found.is_some()),
+        };
+        if opens {
+            eprintln!("a moved value opens: {what} {id}");
+            opened += 1;
+        }
+    }
+    store.close().await;
+    Ok((moved.len() as u64, opened))
+}

@@ -1,0 +1,141 @@
+//! Somebody who has the files and no key: a program of its own, which knows nothing of the store but what
+//! anybody can read in its schema.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use rusqlite::Connection;
+
+use crate::part::ended;
+use crate::prove::CannotRun;
+
+/// How a text may have been written down.
+type Form = fn(&[u8]) -> Vec<u8>;
+
+/// Every form that is searched for.
+pub const FORMS: [(&str, Form); 6] = [
+    ("raw", |text| text.to_vec()),
+    ("base64", |text| STANDARD_NO_PAD.encode(text).into_bytes()),
+    ("base64url", |text| URL_SAFE_NO_PAD.encode(text).into_bytes()),
+    ("hex", |text| hex(text).into_bytes()),
+    ("percent", |text| percent(text).into_bytes()),
+    ("escaped", |text| String::from_utf8_lossy(text).escape_default().to_string().into_bytes()),
+];
+
+/// Where the program is.
+pub fn program() -> io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("attacker"))
+}
+
+/// Runs the program: `search FOLDER…` with texts on its input, or `move DATABASE`.
+pub fn main(args: &[String]) -> ExitCode {
+    let done = match args {
+        [what, folders @ ..] if what == "search" => search(folders),
+        [what, database] if what == "move" => move_values(Path::new(database)),
+        _ => Err(CannotRun("usage: attacker search FOLDER… | attacker move DATABASE".to_owned())),
+    };
+    ended("attacker", done)
+}
+
+fn search(folders: &[String]) -> Result<(), CannotRun> {
+    let mut texts = String::new();
+    io::stdin().read_to_string(&mut texts)?;
+    let needles: Vec<_> = texts.lines().flat_map(needles).collect();
+    let (mut hits, mut read) = (0_u64, 0_u64);
+    for folder in folders {
+        for file in fs::read_dir(folder)? {
+            let path = file?.path();
+            let bytes = fs::read(&path)?;
+            read += bytes.len() as u64;
+            for (text, form, needle) in found(&bytes, &needles) {
+                println!("found {text:?} as {form} ({} bytes) in {}", needle.len(), path.display());
+                hits += 1;
+            }
+        }
+    }
+    println!("{hits} {read}");
+    Ok(())
+}
+
+type Needle = (String, &'static str, Vec<u8>);
+
+/// A text in every form. What base64 makes of it depends on where in a larger text it stands, and its end on
+/// what follows.
+fn needles(text: &str) -> Vec<Needle> {
+    let mut needles = Vec::new();
+    for (name, form) in FORMS {
+        let is_base64 = name.starts_with("base64");
+        for skipped in 0..if is_base64 { 3 } else { 1 } {
+            let mut written = form(&text.as_bytes()[skipped..]);
+            if is_base64 {
+                written.truncate(written.len().saturating_sub(3));
+            }
+            needles.push((text.to_owned(), name, written));
+        }
+    }
+    needles
+}
+
+/// Which needles stand in these bytes, however many there are: by their first eight bytes, then whole.
+fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
+    let mut by_start = std::collections::HashMap::<[u8; 8], Vec<&Needle>>::new();
+    for needle in needles {
+        if let Some(start) = needle.2.first_chunk() {
+            by_start.entry(*start).or_default().push(needle);
+        }
+    }
+    let mut hits = Vec::new();
+    for (at, window) in bytes.windows(8).enumerate() {
+        let Some(here) = window.first_chunk::<8>().and_then(|start| by_start.get(start)) else { continue };
+        hits.extend(here.iter().filter(|needle| bytes[at..].starts_with(&needle.2)));
+    }
+    hits
+}
+
+/// Puts sealed values where others were: in another row, another field, another tenant's. Says of what.
+fn move_values(database: &Path) -> Result<(), CannotRun> {
+    let cannot = |error: rusqlite::Error| CannotRun(format!("cannot change the database: {error}"));
+    let conn = Connection::open(database).map_err(cannot)?;
+    // Rows in four parts: their body from another row, their head from another, their body as their head, and
+    // everything from a row of another tenant.
+    for (part, sql) in [
+        (
+            0,
+            "UPDATE message SET body = (SELECT body FROM message m WHERE m.id > message.id AND m.tenant = message.tenant ORDER BY m.id LIMIT 1)",
+        ),
+        (
+            1,
+            "UPDATE message SET head = (SELECT head FROM message m WHERE m.id > message.id AND m.tenant = message.tenant ORDER BY m.id LIMIT 1)",
+        ),
+        (2, "UPDATE message SET head = body"),
+        (
+            3,
+            "UPDATE message SET (head, body, event_type) = (SELECT head, body, event_type FROM message m WHERE m.id > message.id AND m.tenant <> message.tenant ORDER BY m.id LIMIT 1)",
+        ),
+    ] {
+        let which = "id IN (SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS place, count(*) OVER () AS all_of FROM message)
+                     WHERE place % 4 = ?1 AND place < all_of - 8)";
+        let mut ids = conn.prepare(&format!("{sql} WHERE {which} RETURNING id")).map_err(cannot)?;
+        let ids: Vec<i64> = ids.query_map([part], |row| row.get(0)).and_then(Iterator::collect).map_err(cannot)?;
+        ids.iter().for_each(|id| println!("message {id}"));
+    }
+    let mut ids = conn
+        .prepare("UPDATE endpoint SET sealed = coalesce((SELECT sealed FROM endpoint e WHERE e.id > endpoint.id LIMIT 1), (SELECT body FROM message LIMIT 1)) RETURNING id")
+        .map_err(cannot)?;
+    let ids: Vec<i64> = ids.query_map([], |row| row.get(0)).and_then(Iterator::collect).map_err(cannot)?;
+    ids.iter().for_each(|id| println!("endpoint {id}"));
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn percent(bytes: &[u8]) -> String {
+    let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    bytes.iter().map(|byte| if kept(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

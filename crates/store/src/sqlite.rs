@@ -230,9 +230,7 @@ impl Sqlite {
     async fn seal(&self, messages: &mut [Accepted]) -> Result<(SealedAccept, Entries), StoreError> {
         let vault = &self.shared.vault;
         loop {
-            if vault.has_keys_for(messages)
-                && let Some(sealed) = vault.seal(messages)
-            {
+            if let Some(sealed) = vault.seal(messages) {
                 return Ok(sealed);
             }
             let vault = Arc::clone(vault);

@@ -61,11 +61,6 @@ impl Vault {
         Some((key, own))
     }
 
-    /// Whether all keys for these are in memory.
-    pub(super) fn has_keys_for(&self, messages: &[Accepted]) -> bool {
-        messages.iter().all(|accepted| self.key_at_hand(&accepted.message).is_some())
-    }
-
     /// Finds or makes all keys for these.
     pub(super) fn fetch_keys_for(&self, conn: &Connection, messages: &[Arc<Message>]) -> Result<(), StoreError> {
         messages.iter().try_for_each(|message| self.keys_for(conn, message).map(drop))
@@ -80,17 +75,19 @@ impl Vault {
         Ok((key, own))
     }
 
-    /// Seals messages for the writer, and the answers their keys stand for. `None` when a key is not in memory.
+    /// Seals messages for the writer, and the answers their keys stand for. `None`, and nothing is done, when a
+    /// key is not in memory.
     pub(super) fn seal(&self, messages: &mut [Accepted]) -> Option<(SealedAccept, Entries)> {
+        // All of them first: what was sealed once must not be sealed again.
+        let keys = messages.iter().map(|accepted| self.key_at_hand(&accepted.message)).collect::<Option<Vec<_>>>()?;
         let mut sealed = SealedAccept::default();
         let mut entries = Entries::with_capacity(messages.len());
-        for accepted in messages {
-            let (key, own) = self.key_at_hand(&accepted.message)?;
+        for (accepted, (key, own)) in messages.iter_mut().zip(&keys) {
             sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
-            sealed.messages.push(seal_message(&accepted.message, &key, &own));
-            entries.push(&Entry::accepted(accepted, &self.marks(&accepted.message, &key)));
+            sealed.messages.push(seal_message(&accepted.message, key, own));
+            entries.push(&Entry::accepted(accepted, &self.marks(&accepted.message, key)));
             if let Some(call) = &mut accepted.idempotency {
-                self.seal_answer(call, &own);
+                self.seal_answer(call, own);
             }
         }
         Some((sealed, entries))

@@ -433,3 +433,6 @@ pub(super) fn damaged(what: &'static str) -> StoreError {
 fn damaged_because(what: &'static str, why: &dyn fmt::Display) -> StoreError {
     StoreError::Damaged { what, found: format!("something else ({why})") }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The `posthaste` command. It has no rules of its own: each subcommand puts parts together.
 
+mod audit;
 mod bench;
 mod config;
 mod demo;
@@ -32,6 +33,8 @@ enum Command {
     Simulate(simulate::Args),
     /// Retry policies
     Policy(policy::Args),
+    /// Whether the journal is what was written, and checkpoints of it to keep elsewhere
+    Audit(audit::Args),
     /// A part of `bench`, in a process of its own
     #[command(hide = true)]
     BenchPart(bench::part::Args),
@@ -44,6 +47,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Policy(args) => policy::run(&args),
+        // Its exit code says more than whether it went well.
+        Command::Audit(args) => return audit::run(&args),
         Command::BenchPart(args) => bench::part::run(&args),
     };
     match ended {

@@ -163,6 +163,11 @@ fn words(checkpoint: &Checkpoint, signer: SignerId) -> String {
     format!("{HEAD} {} {row} {} {at_ms} {signer}", hex(store), hex(chain))
 }
 
+/// What a line claims to be, its signature not looked at: to tell whose it is before it is believed.
+pub fn claimed(line: &str) -> Option<(Checkpoint, SignerId)> {
+    parse(line.trim_end().rsplit_once(' ')?.0)
+}
+
 /// What the words say, if they are exactly those that [`words`] would write.
 fn parse(signed: &str) -> Option<(Checkpoint, SignerId)> {
     let mut parts = signed.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
@@ -229,6 +234,7 @@ mod tests {
         assert_eq!(line, expected);
         assert_eq!(key().public().verify(&line), Ok(HEAD_OF_JOURNAL));
         assert_eq!(key().public().verify(&format!("{line}\n")), Ok(HEAD_OF_JOURNAL));
+        assert_eq!(claimed(&line), Some((HEAD_OF_JOURNAL, key().public().id())));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
 use crate::jobs::JobRunner;
 use crate::mint::Mint;
+use crate::signer::Signer;
 use crate::target::{Refusal, Target};
 use crate::upkeep::Upkeep;
 use crate::webhooks::Webhooks;
@@ -170,16 +171,23 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let upkeep =
             Upkeep { store: Arc::clone(&store), session, retention: Retention::default(), clock: clock.clone() };
+        let signer = Signer { store: Arc::clone(&store), session, clock: clock.clone() };
         let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job };
         let run = async move {
-            // Jobs and upkeep end with the loop, for whatever reason it ends.
+            // All the others end with the loop, for whatever reason it ends.
             let loop_ended = stop.child_token();
             let dispatch = async {
                 let ended = driver.run(stop).await;
                 loop_ended.cancel();
                 ended
             };
-            let (ended, (), ()) = tokio::join!(dispatch, jobs.run(loop_ended.clone()), upkeep.run(loop_ended.clone()));
+            let (ended, (), (), ()) = tokio::join!(
+                dispatch,
+                jobs.run(loop_ended.clone()),
+                upkeep.run(loop_ended.clone()),
+                signer.run(loop_ended.clone())
+            );
+            signer.finish().await;
             connector.close().await;
             ended
         };

@@ -13,6 +13,7 @@ pub mod engine;
 mod jobs;
 pub mod master_key;
 mod mint;
+mod signer;
 pub mod target;
 mod upkeep;
 pub mod webhooks;

@@ -8,173 +8,20 @@
 //! What it cannot see: rows behind the last checkpoint that the reader of a report trusts can be taken
 //! away, or made anew from there on, by whoever can write the file. So checkpoints are exported.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod finding;
 
-use posthaste_core::id::DeliveryId;
+use std::collections::BTreeMap;
+
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 
 use crate::journal::{Entry, Head, JournalRow};
-use crate::row::RetentionPhase;
+use crate::row::{Retention, RetentionPhase};
 
-/// Findings that a report names; the rest are counted.
-const FINDINGS_MAX: usize = 100;
+pub use finding::{Finding, Kept, Report};
 
 /// While a store runs, its last rows are signed for within a minute; this much later they should be.
 const SIGNED_WITHIN_MS: i64 = 5 * 60 * 1_000;
-
-/// Something that is not as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// Rows are missing, and no entry announces that.
-    Missing {
-        /// The first.
-        from: u64,
-        /// The last.
-        to: u64,
-    },
-    /// A row stands where an earlier one was to be.
-    Misplaced {
-        /// Its number.
-        row: u64,
-    },
-    /// A row's entries are not those its root was made over.
-    Changed {
-        /// Its number.
-        row: u64,
-    },
-    /// A row does not name the one before it.
-    Unlinked {
-        /// Its number.
-        row: u64,
-    },
-    /// A row cannot be read.
-    Unreadable {
-        /// Its number, as far as it is known.
-        row: u64,
-        /// Why.
-        why: String,
-    },
-    /// A checkpoint is not signed by the store's key.
-    Forged {
-        /// The row it names.
-        row: u64,
-    },
-    /// A checkpoint names another row than the one that is there.
-    Differs {
-        /// The row it names.
-        row: u64,
-    },
-    /// A checkpoint names a row behind the last one: the end of the journal is gone.
-    Truncated {
-        /// The row it names.
-        row: u64,
-        /// The last row there is.
-        last: u64,
-    },
-    /// The store ran for minutes and nobody signed for what it wrote: checkpoints were taken away.
-    Unsigned {
-        /// The first row without.
-        from: u64,
-        /// The last row.
-        to: u64,
-    },
-    /// What became of a delivery is not what the journal says.
-    Outcome {
-        /// Which.
-        delivery: DeliveryId,
-        /// What is different.
-        what: &'static str,
-    },
-    /// Outcomes are missing that nobody has announced to be gone.
-    OutcomesMissing {
-        /// How many.
-        missing: u64,
-        /// How many retention has let go.
-        announced: u64,
-    },
-    /// There are outcomes of which the journal does not know.
-    OutcomesAdded {
-        /// How many.
-        added: u64,
-    },
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { from, to } if from == to => write!(f, "row {from} is missing, and nothing announces that"),
-            Self::Missing { from, to } => write!(f, "rows {from} to {to} are missing, and nothing announces that"),
-            Self::Misplaced { row } => write!(f, "row {row} stands where an earlier one was to be"),
-            Self::Changed { row } => write!(f, "row {row} was changed: its entries do not give its root"),
-            Self::Unlinked { row } => write!(f, "row {row} does not follow the one before it: one of them was changed"),
-            Self::Unreadable { row, why } => write!(f, "row {row} cannot be read: {why}"),
-            Self::Forged { row } => write!(f, "the checkpoint of row {row} is not signed by this store's key"),
-            Self::Differs { row } => write!(f, "row {row} is not the one its checkpoint was signed for"),
-            Self::Truncated { row, last } => {
-                write!(
-                    f,
-                    "the journal ends with row {last}, and a checkpoint was signed for row {row}: its end is gone"
-                )
-            }
-            Self::Unsigned { from, to } => {
-                write!(
-                    f,
-                    "nobody signed for rows {from} to {to}, though the store ran for minutes: checkpoints are gone"
-                )
-            }
-            Self::Outcome { delivery, what } => {
-                write!(f, "what became of delivery {:x} is not what the journal says: {what}", delivery.raw())
-            }
-            Self::OutcomesMissing { missing, announced } => {
-                write!(f, "{missing} outcomes are missing, and retention has let go of {announced}")
-            }
-            Self::OutcomesAdded { added } => write!(f, "the journal does not know of {added} outcomes"),
-        }
-    }
-}
-
-/// What an audit found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The first row there is.
-    pub first: u64,
-    /// The last one.
-    pub last: u64,
-    /// Rows up to this one were let go, as entries announce.
-    pub let_go: u64,
-    /// Rows read.
-    pub rows: u64,
-    /// Entries in them.
-    pub entries: u64,
-    /// Deliveries that ended.
-    pub ends: u64,
-    /// Of these, those whose outcome retention has let go.
-    pub ends_let_go: u64,
-    /// Checkpoints that fit.
-    pub checkpoints: u64,
-    /// The last row that a checkpoint vouches for.
-    pub signed: u64,
-    /// What is not as it was written, the first hundred.
-    pub findings: Vec<Finding>,
-    /// How many there are in all.
-    pub found: u64,
-}
-
-impl Report {
-    /// Whether everything is as it was written.
-    pub fn is_clean(&self) -> bool {
-        self.found == 0
-    }
-
-    fn find(&mut self, finding: Finding) {
-        self.found += 1;
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(finding);
-        }
-    }
-}
 
 /// What the file has of a delivery that an entry tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,20 +34,38 @@ pub enum Archived {
     Missing,
 }
 
+/// How much the tables hold that the journal tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Outcomes.
+    pub outcomes: u64,
+    /// Attempts that did not end their delivery.
+    pub attempts: u64,
+}
+
 /// Reads a journal row by row.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Audit {
+    /// When it is made: what happens later has not happened.
+    now: Timestamp,
+    retention: Retention,
     report: Report,
     head: Option<Head>,
     /// Row to hash, of those that are still to come.
-    checkpoints: BTreeMap<u64, Vec<Digest>>,
-    /// The highest row of the journal that was announced to be gone.
+    checkpoints: BTreeMap<u64, Vec<(Digest, Kept)>>,
+    first_at: Timestamp,
+    /// The highest row of the journal that was announced to be gone, and up to which time.
     announced: u64,
+    announced_before: Option<Timestamp>,
+    /// The first row that announces more than it may, among those that nobody has signed for.
+    overdone: Option<u64>,
     /// Outcomes announced to be gone, and up to which end.
     outcomes_announced: u64,
     outcomes_before: Option<Timestamp>,
     outcomes_missing: u64,
     latest_missing: Option<Timestamp>,
+    /// Attempts that are as the journal says.
+    attempts: u64,
     /// The first row that nobody has signed for, and since when somebody could have.
     unsigned: Option<(u64, Timestamp)>,
     /// Whether a session has begun and nothing has told yet when that was.
@@ -209,14 +74,37 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Takes a checkpoint whose signature is good.
-    pub fn checkpoint(&mut self, row: u64, hash: Digest) {
-        self.checkpoints.entry(row).or_default().push(hash);
+    /// An audit that is made now, of a store that keeps things for so long.
+    pub fn new(now: Timestamp, retention: Retention) -> Self {
+        Self {
+            now,
+            retention,
+            report: Report::default(),
+            head: None,
+            checkpoints: BTreeMap::new(),
+            first_at: Timestamp::default(),
+            announced: 0,
+            announced_before: None,
+            overdone: None,
+            outcomes_announced: 0,
+            outcomes_before: None,
+            outcomes_missing: 0,
+            latest_missing: None,
+            attempts: 0,
+            unsigned: None,
+            begun: false,
+            last_at: None,
+        }
     }
 
-    /// Takes note of a checkpoint that is not this store's.
-    pub fn forged(&mut self, row: u64) {
-        self.report.find(Finding::Forged { row });
+    /// Takes a checkpoint whose signature is good, before the row it names.
+    pub fn checkpoint(&mut self, row: u64, hash: Digest, kept: Kept) {
+        self.checkpoints.entry(row).or_default().push((hash, kept));
+    }
+
+    /// Takes note of what does not fit outside of the journal's rows.
+    pub fn find(&mut self, finding: Finding) {
+        self.report.find(finding);
     }
 
     /// Takes note of a row that cannot be read at all.
@@ -244,6 +132,7 @@ impl Audit {
     fn place(&mut self, row: &JournalRow) {
         let Some(head) = self.head else {
             self.report.first = row.number;
+            self.first_at = row.at;
             if row.number == 1 && !Head::default().is_followed_by(row) {
                 self.report.find(Finding::Unlinked { row: 1 });
             }
@@ -264,25 +153,32 @@ impl Audit {
         for entry in row.entries() {
             self.report.entries += 1;
             match entry {
-                Ok(entry) => self.entry(&entry, archived),
+                // A row is not earlier than what it tells.
+                Ok(entry) if entry.at() > Some(row.at) => self.report.find(Finding::Changed { row: row.number }),
+                Ok(entry) => self.entry(row.number, &entry, archived),
                 Err(error) => self.report.find(Finding::Unreadable { row: row.number, why: error.to_string() }),
             }
         }
     }
 
-    fn entry(&mut self, entry: &Entry, archived: &mut dyn FnMut(&Entry) -> Archived) {
+    fn entry(&mut self, row: u64, entry: &Entry, archived: &mut dyn FnMut(&Entry) -> Archived) {
         match entry {
             Entry::Opened { .. } => self.begun = true,
-            Entry::Retained { phase: RetentionPhase::Journal, upto, .. } => self.announced = self.announced.max(*upto),
-            Entry::Retained { phase: RetentionPhase::History, removed, before, .. } => {
+            Entry::Retained { phase: RetentionPhase::Journal, upto, before, at, .. } => {
+                self.may_announce(row, RetentionPhase::Journal, *before, *at);
+                self.announced = self.announced.max(*upto);
+                self.announced_before = self.announced_before.max(Some(*before));
+            }
+            Entry::Retained { phase: RetentionPhase::History, removed, before, at, .. } => {
+                self.may_announce(row, RetentionPhase::History, *before, *at);
                 self.outcomes_announced += removed;
                 self.outcomes_before = self.outcomes_before.max(Some(*before));
             }
-            Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => {
-                if let Archived::Differs(what) = archived(entry) {
-                    self.report.find(Finding::Outcome { delivery: *delivery, what });
-                }
-            }
+            Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => match archived(entry) {
+                Archived::Fits => self.attempts += 1,
+                Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
+                Archived::Missing => {}
+            },
             Entry::Ended { delivery, .. } => {
                 self.report.ends += 1;
                 match archived(entry) {
@@ -298,9 +194,24 @@ impl Audit {
         }
     }
 
+    /// Anybody who can write the file can add a row that announces something. Until it is signed for, it is
+    /// believed where retention would have done the same.
+    fn may_announce(&mut self, row: u64, phase: RetentionPhase, before: Timestamp, at: Timestamp) {
+        let is_early = before > self.retention.old(phase, at);
+        if is_early || at.as_millis() > self.now.as_millis() + SIGNED_WITHIN_MS {
+            self.overdone.get_or_insert(row);
+        }
+    }
+
     /// Compares the row with the checkpoints that name it.
     fn signed(&mut self, row: &JournalRow) {
         let hash = row.hash();
+        // Of rows before this one, which are missing: that was said, or they were let go.
+        while let Some(before) = self.checkpoints.first_entry().filter(|entry| *entry.key() < row.number) {
+            let is_past = *before.key() < self.report.first;
+            let lines = before.remove().len() as u64;
+            self.report.past += if is_past { lines } else { 0 };
+        }
         let Some(signed) = self.checkpoints.remove(&row.number) else {
             let (_, since) = self.unsigned.get_or_insert((row.number, row.at));
             // What the session before did not get signed is signed by this one, in its own time.
@@ -310,32 +221,30 @@ impl Audit {
             }
             return;
         };
-        for one in signed {
-            if one == hash {
-                self.report.checkpoints += 1;
-                self.report.signed = row.number;
-                self.unsigned = None;
-            } else {
-                self.report.find(Finding::Differs { row: row.number });
+        for (one, kept) in signed {
+            if one != hash {
+                self.report.find(Finding::Differs { row: row.number, kept });
+                continue;
             }
+            self.report.checkpoints += 1;
+            self.report.signed = row.number;
+            if kept == Kept::Elsewhere {
+                self.report.vouched = row.number;
+            }
+            self.unsigned = None;
+            self.overdone = None;
         }
     }
 
-    /// The end of the journal. `outcomes` is how many outcomes the file has.
-    pub fn finish(mut self, outcomes: u64) -> Report {
-        let (first, last) = (self.report.first, self.report.last);
-        self.report.let_go = self.announced;
-        if first > self.announced + 1 {
-            self.report.find(Finding::Missing { from: self.announced + 1, to: first - 1 });
-        } else if first <= self.announced && self.report.rows > 0 {
-            // They went with the commit that announced it.
-            self.report.find(Finding::Misplaced { row: first });
-        }
-        for row in std::mem::take(&mut self.checkpoints).into_keys() {
+    /// The end of the journal, beside what the tables hold.
+    pub fn finish(mut self, counts: Counts) -> Report {
+        self.beginning();
+        let last = self.report.last;
+        for (row, lines) in std::mem::take(&mut self.checkpoints) {
             if row > last {
                 self.report.find(Finding::Truncated { row, last });
-            } else if row >= first {
-                self.report.find(Finding::Missing { from: row, to: row });
+            } else {
+                self.report.past += lines.len() as u64;
             }
         }
         if let (Some((from, since)), Some(at)) = (self.unsigned, self.last_at)
@@ -343,11 +252,32 @@ impl Audit {
         {
             self.report.find(Finding::Unsigned { from, to: last });
         }
-        self.outcomes(outcomes);
+        if let Some(row) = self.overdone {
+            self.report.find(Finding::Overdone { row });
+        }
+        self.tables(counts);
         self.report
     }
 
-    fn outcomes(&mut self, outcomes: u64) {
+    /// Whether the rows before the first were let go, and no others.
+    fn beginning(&mut self) {
+        let first = self.report.first;
+        self.report.let_go = self.announced;
+        if self.report.rows == 0 {
+            return;
+        }
+        if first > self.announced + 1 {
+            self.report.find(Finding::Missing { from: self.announced + 1, to: first - 1 });
+        } else if first <= self.announced {
+            // They went with the commit that announced it.
+            self.report.find(Finding::Misplaced { row: first });
+        } else if self.announced > 0 && Some(self.first_at) > self.announced_before {
+            // A row goes when the one behind it is old enough.
+            self.report.find(Finding::Missing { from: 1, to: first - 1 });
+        }
+    }
+
+    fn tables(&mut self, counts: Counts) {
         let (missing, announced) = (self.outcomes_missing, self.outcomes_announced);
         self.report.ends_let_go = missing;
         // What ended before the first row that is left may have been let go too.
@@ -355,10 +285,16 @@ impl Audit {
         if too_many {
             self.report.find(Finding::OutcomesMissing { missing, announced });
         }
+        // Of a row that is gone or cannot be read, nobody knows what it told of.
+        if self.announced > 0 || self.report.found > 0 {
+            return;
+        }
         let known = self.report.ends - missing;
-        // Of a row that is gone or cannot be read, nobody knows how many ends it told of.
-        if outcomes > known && self.announced == 0 && self.report.found == 0 {
-            self.report.find(Finding::OutcomesAdded { added: outcomes - known });
+        if counts.outcomes > known {
+            self.report.find(Finding::OutcomesAdded { added: counts.outcomes - known });
+        }
+        if counts.attempts > self.attempts {
+            self.report.find(Finding::AttemptsAdded { added: counts.attempts - self.attempts });
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod accept;
 mod breaker;
+mod checkpoint;
 mod collapse;
 mod cut;
 mod dead_letter;
@@ -164,6 +165,10 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             the_journal_s_rows_are_linked_and_sound
             what_takes_no_effect_leaves_no_entry_but_its_attempt
             what_somebody_does_is_in_the_journal;
+        checkpoint:
+            a_checkpoint_says_how_the_journal_ended
+            what_is_signed_for_is_not_signed_for_again
+            who_is_fenced_signs_for_nothing;
         endpoint:
             an_endpoint_comes_back_with_every_field
             a_changed_endpoint_is_seen_at_once

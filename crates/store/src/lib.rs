@@ -1,7 +1,7 @@
 //! The promise on disk.
 //!
 //! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
-//! [`sqlite::Sqlite`] keep it. It is five small ones, by who needs them:
+//! [`sqlite::Sqlite`] keep it. It is six small ones, by who needs them:
 //!
 //! | trait | who asks |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`Jobs`] | what carries out large fan-outs and replays |
 //! | [`Archive`] | whoever shows what became of things, and retention |
 //! | [`DeadLetters`] | whoever looks through what was given up |
+//! | [`Checkpoints`] | what signs for the journal |
 //!
 //! Every call is one transaction, but for a count in [`Outbox::cut`]. What changes a delivery carries the
 //! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery is
@@ -19,6 +20,7 @@
 
 mod archive;
 pub mod audit;
+mod checkpoints;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod dead_letters;
@@ -34,6 +36,7 @@ pub mod row;
 pub mod sqlite;
 
 pub use archive::Archive;
+pub use checkpoints::{Checkpoints, Signed};
 pub use dead_letters::DeadLetters;
 pub use directory::{Directory, ENDPOINTS_LISTED_MAX};
 pub use error::StoreError;
@@ -61,6 +64,6 @@ pub const DELIVERIES_MAX: u64 = 1_000;
 ///
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
 /// carried out whether or not its answer is awaited.
-pub trait Store: Outbox + Directory + Jobs + Archive + DeadLetters {}
+pub trait Store: Outbox + Directory + Jobs + Archive + DeadLetters + Checkpoints {}
 
-impl<S: Outbox + Directory + Jobs + Archive + DeadLetters> Store for S {}
+impl<S: Outbox + Directory + Jobs + Archive + DeadLetters + Checkpoints> Store for S {}

@@ -10,6 +10,7 @@ mod idempotency;
 mod job;
 mod journal;
 mod retention;
+mod signed;
 mod store;
 mod sweep;
 
@@ -59,6 +60,7 @@ pub struct Memory {
     collapsing: collapse::Collapsing,
     jobs: job::Jobs,
     gone: retention::Gone,
+    signed: signed::Lines,
 }
 
 impl Memory {

@@ -42,6 +42,7 @@ mod schema;
 mod sealed;
 mod settle;
 mod show;
+mod signed;
 mod sweep;
 mod thread;
 mod vault;

@@ -1,5 +1,6 @@
 //! The command as somebody types it.
 
+mod audit;
 mod policy;
 mod serve;
 mod simulate;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::id::{LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, LaneId, MessageId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -27,6 +27,15 @@ fn ended(number: u64) -> Entry {
     }
 }
 
+/// An audit a long time after all of it.
+fn fresh() -> Audit {
+    Audit::new(at(1 << 30), Retention::default())
+}
+
+fn outcomes(outcomes: u64) -> Counts {
+    Counts { outcomes, attempts: 0 }
+}
+
 /// Rows that each tell of one end, or of what is put there instead.
 fn journal(instead: impl Fn(u64) -> Option<Entry>) -> Vec<JournalRow> {
     let mut head = Head::default();
@@ -47,11 +56,11 @@ fn sound() -> Vec<JournalRow> {
 
 /// An audit of rows beside outcomes that are all as they were.
 fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> Report {
-    let mut audit = Audit::default();
-    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash()));
+    let mut audit = fresh();
+    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
     rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
     let ends = rows.iter().flat_map(JournalRow::entries).filter(|entry| matches!(entry, Ok(Entry::Ended { .. })));
-    audit.finish(ends.count() as u64)
+    audit.finish(outcomes(ends.count() as u64))
 }
 
 #[test]
@@ -112,13 +121,13 @@ fn an_end_that_was_cut_off_is_seen_by_a_checkpoint_of_what_is_gone() {
 
 #[test]
 fn rows_that_retention_let_go_are_no_finding_and_one_more_is() {
-    let retained = Entry::Retained { phase: RetentionPhase::Journal, upto: 5, removed: 5, before: at(5), at: at(11) };
+    let retained = Entry::Retained { phase: RetentionPhase::Journal, upto: 5, removed: 5, before: at(6), at: at(11) };
     let rows = journal(|number| (number == 11).then(|| retained.clone()));
     let report = audit(&rows[5..], &[&rows[2], &rows[11]]);
     assert_eq!(report.findings, []);
-    assert_eq!((report.first, report.let_go, report.checkpoints), (6, 5, 1));
-    assert_eq!(audit(&rows[6..], &[]).findings, [Finding::Missing { from: 6, to: 6 }]);
-    assert_eq!(audit(&rows[4..], &[]).findings, [Finding::Misplaced { row: 5 }]);
+    assert_eq!((report.first, report.let_go, report.checkpoints, report.past), (6, 5, 1, 1));
+    assert_eq!(audit(&rows[6..], &[&rows[11]]).findings, [Finding::Missing { from: 6, to: 6 }]);
+    assert_eq!(audit(&rows[4..], &[&rows[11]]).findings, [Finding::Misplaced { row: 5 }]);
 }
 
 #[test]
@@ -132,12 +141,14 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
     };
     let audited = |removed, missing: &[u64], present| {
         let rows = journal(|number| (number == ROWS).then(|| retained(removed)));
-        let mut audit = Audit::default();
+        let mut audit = fresh();
+        let last = &rows[rows.len() - 1];
+        audit.checkpoint(last.number, last.hash(), Kept::InTheFile);
         for row in &rows {
             let gone = missing.contains(&row.number);
             audit.row(row, &mut |_| if gone { Archived::Missing } else { Archived::Fits });
         }
-        audit.finish(present)
+        audit.finish(outcomes(present))
     };
     assert_eq!(audited(3, &[1, 2, 3], 8).findings, []);
     assert_eq!(
@@ -150,13 +161,56 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
 }
 
 #[test]
+fn an_announcement_that_nobody_signed_for_is_believed_where_retention_would_do_the_same() {
+    let kept = Retention::default();
+    let announced = |before: i64, said: i64, now: i64, phase| {
+        let retained = Entry::Retained { phase, upto: 5, removed: 5, before: at(before), at: at(said) };
+        let rows = journal(|number| (number == ROWS).then(|| retained.clone()));
+        // Signed up to the row before it: whoever can write the file can add one more.
+        let mut audit = Audit::new(at(now), kept);
+        audit.checkpoint(11, rows[10].hash(), Kept::InTheFile);
+        rows[5..].iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
+        audit.finish(outcomes(0)).findings
+    };
+    let journal_kept = i64::try_from(kept.journal.as_secs()).expect("days") + 12;
+    let overdone = [Finding::Overdone { row: ROWS }];
+    assert_eq!(announced(12, journal_kept, journal_kept, RetentionPhase::Journal), []);
+    assert_eq!(announced(12, journal_kept - 1, journal_kept, RetentionPhase::Journal), overdone, "kept too shortly");
+    assert_eq!(announced(12, journal_kept, 1_000, RetentionPhase::Journal), overdone, "that time has not come");
+    let missing = Finding::Missing { from: 1, to: 5 };
+    assert_eq!(announced(5, journal_kept, journal_kept, RetentionPhase::Journal), [missing], "later than it says");
+    let not_told = Finding::Missing { from: 1, to: 5 };
+    assert!(announced(12, 100, 1_000, RetentionPhase::History).contains(&not_told));
+}
+
+#[test]
+fn an_attempt_of_which_nobody_told_is_counted() {
+    let rows = sound();
+    let mut audit = fresh();
+    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
+    let report = audit.finish(Counts { outcomes: ROWS, attempts: 2 });
+    assert_eq!(report.findings, [Finding::AttemptsAdded { added: 2 }]);
+}
+
+#[test]
+fn the_report_says_how_far_it_is_vouched_for_from_elsewhere() {
+    let rows = sound();
+    let mut audit = fresh();
+    audit.checkpoint(4, rows[3].hash(), Kept::Elsewhere);
+    audit.checkpoint(9, rows[8].hash(), Kept::InTheFile);
+    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
+    let report = audit.finish(outcomes(ROWS));
+    assert_eq!((report.vouched, report.signed, report.is_clean()), (4, 9, true));
+}
+
+#[test]
 fn an_outcome_that_says_something_else_is_named() {
     let rows = sound();
-    let mut audit = Audit::default();
+    let mut audit = fresh();
     let changed = Archived::Differs("its outcome was changed");
     rows.iter().for_each(|row| audit.row(row, &mut |_| if row.number == 4 { changed } else { Archived::Fits }));
     let delivery = DeliveryId::from_raw(104);
-    assert_eq!(audit.finish(ROWS).findings, [Finding::Outcome { delivery, what: "its outcome was changed" }]);
+    assert_eq!(audit.finish(outcomes(ROWS)).findings, [Finding::Outcome { delivery, what: "its outcome was changed" }]);
 }
 
 #[test]

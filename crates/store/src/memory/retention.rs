@@ -139,6 +139,7 @@ impl Memory {
         let past: Vec<u64> = rows.iter().zip(behind).map(|(row, _)| row.number).collect();
         let upto = past.last().copied().unwrap_or(self.gone.journal);
         self.gone.journal = upto;
+        self.signed.let_go(upto);
         (past.len(), upto)
     }
 }

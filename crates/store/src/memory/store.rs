@@ -7,6 +7,7 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::checkpoint::PublicKey;
 use tokio::sync::Notify;
 
 use crate::row::{
@@ -16,7 +17,9 @@ use crate::row::{
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Retained, Retention, RetentionStep};
-use crate::{Archive, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, StoreError};
+use crate::{
+    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, Signed, StoreError,
+};
 
 use super::Memory;
 
@@ -256,5 +259,19 @@ impl DeadLetters for MemoryStore {
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
         self.lock().sweep_dead_letters(session)
+    }
+}
+
+impl Checkpoints for MemoryStore {
+    fn public_key(&self) -> PublicKey {
+        self.lock().public_key()
+    }
+
+    async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
+        self.lock().sign(session, grown, at)
+    }
+
+    async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
+        Ok(self.lock().checkpoints(after, limit))
     }
 }

@@ -2,20 +2,24 @@
 //!
 //! Invariant: nothing is changed, and everything is read as it was at one moment.
 
+use std::io;
 use std::path::Path;
 
 use posthaste_core::id::DeliveryId;
-use rusqlite::{Connection, OpenFlags};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::checkpoint::{PublicKey, claimed};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 
 use super::column::{DELIVERY_COLUMNS, attempt, cause_number, delivery, delivery_columns, get, key, micros};
 use super::folder::DATABASE;
 use super::header::Header;
 use super::journal::{self, Then};
-use super::{failed, schema};
-use crate::StoreError;
-use crate::audit::{Archived, Audit, Report};
+use super::{failed, schema, signed, vault};
+use crate::audit::{Archived, Audit, Counts, Finding, Kept, Report};
 use crate::journal::Entry;
-use crate::row::Attempt;
+use crate::row::{Attempt, Retention};
+use crate::{Signed, StoreError};
 
 /// Rows between two words about how far it is.
 const SAID_EVERY: u64 = 256;
@@ -29,14 +33,50 @@ pub struct Progress {
     pub of: u64,
 }
 
-/// Audits the journal in a folder. `audit` may have been given checkpoints that were kept elsewhere.
-pub fn verify(folder: &Path, mut audit: Audit, mut say: impl FnMut(Progress)) -> Result<Report, StoreError> {
+/// What an audit is given beside the folder.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// Now: what happens later has not happened.
+    pub now: Timestamp,
+    /// How long the store keeps things.
+    pub retention: Retention,
+    /// The store's public key, from somewhere else. Without it the file's own is taken, which whoever
+    /// can write the file can replace.
+    pub public_key: Option<PublicKey>,
+    /// Lines that were exported.
+    pub checkpoints: Vec<String>,
+}
+
+impl Trust {
+    /// Nothing but the file itself, of a store that keeps things for the usual time.
+    pub fn nobody(now: Timestamp) -> Self {
+        Self { now, retention: Retention::default(), public_key: None, checkpoints: Vec::new() }
+    }
+}
+
+/// What an audit has verified, and with what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// What it found.
+    pub report: Report,
+    /// The key that checkpoints were verified with; none if there was none.
+    pub public_key: Option<PublicKey>,
+}
+
+/// Audits the journal in a folder.
+pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Result<Verified, StoreError> {
     let conn = open(folder)?;
     let doing = failed("read the journal");
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).map_err(&doing);
     conn.execute_batch("BEGIN").map_err(&doing)?;
-    let outcomes = count("SELECT count(*) FROM outcome")?;
+    let counts =
+        Counts { outcomes: count("SELECT count(*) FROM outcome")?, attempts: count("SELECT count(*) FROM attempt")? };
     let mut progress = Progress { done: 0, of: count("SELECT count(*) FROM journal")? };
+    let mut audit = Audit::new(trust.now, trust.retention);
+    let judge = Judge::of(&conn, trust.public_key, &mut audit)?;
+    trust.checkpoints.iter().for_each(|line| judge.take(line, None, &mut audit));
+    let mut sql = conn.prepare("SELECT row, line FROM checkpoint ORDER BY row").map_err(&doing)?;
+    let mut own = Own { lines: sql.query([]).map_err(&doing)?, next: None };
     let mut failure = None;
     let mut archived = |entry: &Entry| {
         look_up(&conn, entry).unwrap_or_else(|error| {
@@ -45,6 +85,7 @@ pub fn verify(folder: &Path, mut audit: Audit, mut say: impl FnMut(Progress)) ->
         })
     };
     journal::each(&conn, 0, |row| {
+        own.up_to(row.number, &judge, &mut audit)?;
         audit.row(row, &mut archived);
         progress.done += 1;
         if progress.done.is_multiple_of(SAID_EVERY) {
@@ -60,10 +101,91 @@ pub fn verify(folder: &Path, mut audit: Audit, mut say: impl FnMut(Progress)) ->
         }
         other => Err(other),
     })?;
+    own.up_to(u64::MAX, &judge, &mut audit)?;
     say(progress);
     match failure {
         Some(error @ StoreError::Database { .. }) => Err(error),
-        _ => Ok(audit.finish(outcomes)),
+        _ => Ok(Verified { report: audit.finish(counts), public_key: judge.key }),
+    }
+}
+
+/// The newest checkpoint in a folder, if there is one, and what it is verified with.
+pub fn newest_checkpoint(folder: &Path) -> Result<(Option<Signed>, PublicKey), StoreError> {
+    let conn = open(folder)?;
+    let key = own_key(&conn)?.ok_or_else(|| vault::damaged("the public key of checkpoints"))?;
+    Ok((signed::newest(&conn)?, key))
+}
+
+/// The key that the file names.
+fn own_key(conn: &Connection) -> Result<Option<PublicKey>, StoreError> {
+    let text: Option<String> = meta(conn, "public_key")?;
+    Ok(text.and_then(|text| PublicKey::parse(&text)))
+}
+
+/// A value of `meta`; one of another kind is none.
+fn meta<T: FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreError> {
+    match conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0)).optional() {
+        Err(rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..)) => Ok(None),
+        read => read.map_err(failed("read what the store says of itself")),
+    }
+}
+
+/// Says whether a checkpoint is this store's.
+struct Judge {
+    store: Option<[u8; 16]>,
+    key: Option<PublicKey>,
+}
+
+impl Judge {
+    fn of(conn: &Connection, given: Option<PublicKey>, audit: &mut Audit) -> Result<Self, StoreError> {
+        let (store, own) = (meta(conn, "store_id")?, own_key(conn)?);
+        if store.is_none() {
+            audit.find(Finding::Identity { what: "the file does not say which store it is" });
+        }
+        if own.is_none() {
+            audit.find(Finding::Identity { what: "the file does not have its store's public key" });
+        } else if given.is_some() && given != own {
+            audit.find(Finding::Identity { what: "the file's public key is another than the one you gave" });
+        }
+        Ok(Self { store, key: given.or(own) })
+    }
+
+    /// Takes a line: one that the file has for a row, or one that was given.
+    fn take(&self, line: &str, row: Option<u64>, audit: &mut Audit) {
+        let kept = if row.is_some() { Kept::InTheFile } else { Kept::Elsewhere };
+        let claims = claimed(line).map(|(checkpoint, _)| checkpoint);
+        let names = row.or(claims.map(|checkpoint| checkpoint.row)).unwrap_or(0);
+        if claims.is_some_and(|checkpoint| Some(checkpoint.store) != self.store) {
+            return audit.find(Finding::Foreign { row: names, kept });
+        }
+        match self.key.map(|key| key.verify(line)) {
+            Some(Ok(checkpoint)) if checkpoint.row == names => audit.checkpoint(names, checkpoint.chain, kept),
+            _ => audit.find(Finding::Forged { row: names, kept }),
+        }
+    }
+}
+
+/// The file's own checkpoints, in the order of their rows: there may be many.
+struct Own<'c> {
+    lines: Rows<'c>,
+    /// Read, and of a row that is still to come.
+    next: Option<(u64, String)>,
+}
+
+impl Own<'_> {
+    /// Takes those of rows up to this one.
+    fn up_to(&mut self, number: u64, judge: &Judge, audit: &mut Audit) -> Result<(), StoreError> {
+        loop {
+            if self.next.is_none() {
+                let Some(row) = self.lines.next().map_err(failed("read checkpoints"))? else { return Ok(()) };
+                // A line that is no text is no checkpoint.
+                self.next = Some((get::<i64>(row, 0)?.cast_unsigned(), get(row, 1).unwrap_or_default()));
+            }
+            match self.next.take_if(|(row, _)| *row <= number) {
+                Some((row, line)) => judge.take(&line, Some(row), audit),
+                None => return Ok(()),
+            }
+        }
     }
 }
 
@@ -71,7 +193,11 @@ pub fn verify(folder: &Path, mut audit: Audit, mut say: impl FnMut(Progress)) ->
 fn open(folder: &Path) -> Result<Connection, StoreError> {
     let refused = |reason: String| StoreError::Folder { folder: folder.display().to_string(), reason };
     let path = folder.join(DATABASE);
-    match Header::read(&path).map_err(|error| refused(format!("cannot read its posthaste.db: {error}")))? {
+    let header = match Header::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Header::None,
+        read => read.map_err(|error| refused(format!("cannot read its posthaste.db: {error}")))?,
+    };
+    match header {
         Header::Ours { version } if version as usize <= schema::MIGRATIONS.len() => {}
         Header::Ours { version } => {
             let known = schema::MIGRATIONS.len();

@@ -29,17 +29,11 @@ impl<'c> Journal<'c> {
     /// Goes on behind the last row.
     pub(super) fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
         let doing = failed("prepare the journal");
-        let last = conn
-            .query_row(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"), [], |row| {
-                Ok(stored(row))
-            })
-            .optional()
-            .map_err(&doing)?;
         Ok(Self {
             insert: conn
                 .prepare(&format!("INSERT INTO journal ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5)"))
                 .map_err(&doing)?,
-            head: last.transpose()?.map_or_else(Head::default, |row| Head::behind(&row)),
+            head: last(conn)?.map_or_else(Head::default, |row| Head::behind(&row)),
             next: None,
             entries: Entries::default(),
             last: 0,
@@ -76,6 +70,14 @@ impl<'c> Journal<'c> {
         self.next = None;
         self.entries.clear();
     }
+}
+
+/// The last row.
+pub(super) fn last(conn: &Connection) -> Result<Option<JournalRow>, StoreError> {
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"))
+        .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
+        .map_err(failed("read the end of the journal"))?
+        .transpose()
 }
 
 /// Whether to read on.

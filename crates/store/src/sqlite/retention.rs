@@ -349,6 +349,9 @@ fn journal(conn: &Connection, old: Timestamp) -> Result<Look, StoreError> {
         .prepare_cached("DELETE FROM journal WHERE number <= ?1")
         .and_then(|mut sql| sql.execute([upto]))
         .map_err(&doing)?;
+    conn.prepare_cached("DELETE FROM checkpoint WHERE row <= ?1")
+        .and_then(|mut sql| sql.execute([upto]))
+        .map_err(failed("let old checkpoints go"))?;
     Ok(Look::all(removed, upto))
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::checkpoint::CheckpointKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, TenantWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{KeyCheck, Masters};
@@ -52,6 +53,7 @@ pub(super) struct Vault {
     store: StoreKey,
     lookups: LookupKey,
     requests: LookupKey,
+    signer: CheckpointKey,
     keys: RwLock<Keys>,
 }
 
@@ -104,6 +106,7 @@ impl Vault {
             masters: RwLock::new(masters),
             lookups: store.lookups(),
             requests: store.idempotency(),
+            signer: store.checkpoints(),
             store,
             keys: RwLock::new(Keys { last, ..Keys::default() }),
         };
@@ -118,6 +121,11 @@ impl Vault {
     /// Hides what was asked for with an idempotency key.
     pub(super) fn requests(&self) -> &LookupKey {
         &self.requests
+    }
+
+    /// Signs for the journal.
+    pub(super) fn signer(&self) -> &CheckpointKey {
+        &self.signer
     }
 
     /// A subject as its key's row names it.
@@ -404,6 +412,7 @@ fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
     put("key_check", &masters.newest().check().to_bytes())
         .and_then(|()| put("id_key", &id_key))
         .and_then(|()| put("store_id", &random::bytes::<16>()))
+        .and_then(|()| put("public_key", &store.checkpoints().public().to_string()))
         .and_then(|()| put("last_key", &STORE_KEY.0))
         .and_then(|()| {
             tx.execute(

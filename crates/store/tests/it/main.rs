@@ -2,6 +2,7 @@
 //!
 //! The contract itself is in the crate: `conformance`.
 
+mod audit;
 mod folder;
 mod refused;
 mod space;

@@ -8,7 +8,8 @@ CREATE TABLE meta (
 
 -- `starts` counts sessions: it is the writer new keys are minted under, and the epoch. The first opening
 -- adds, once for the life of the store: `key_check` (which master key it is), `id_key` (hides keys in
--- public ids, sealed), `store_id`, `last_key` (the highest number of a data key). No row below `low` is ready.
+-- public ids, sealed), `store_id`, `public_key` (verifies checkpoints), `last_key` (the highest number of a
+-- data key). No row below `low` is ready.
 INSERT INTO meta VALUES ('starts', 0), ('followed', 0), ('following', 0), ('low', 0);
 
 -- Keys that seal, wrapped: number 1 is the store's own, the others are tenants' and their subjects'. What
@@ -177,6 +178,12 @@ CREATE TABLE journal (
   packed BLOB NOT NULL,
   root BLOB NOT NULL CHECK (length(root) = 32),          -- of the tree over the entries
   before BLOB NOT NULL CHECK (length(before) = 32)       -- hash of the row before
+) STRICT;
+
+-- Signed lines that say how the journal ended at a time, by the row they vouch for.
+CREATE TABLE checkpoint (
+  row INTEGER PRIMARY KEY,
+  line TEXT NOT NULL
 ) STRICT;
 
 -- Derived from the journal, and made again from it if need be: up to row `followed` of `meta`, and of

@@ -1,0 +1,153 @@
+//! How far an audit is, and what it found, in words or as JSON.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use posthaste_store::audit::Report;
+use posthaste_store::sqlite::audit::{Progress, Trust, Verified};
+use serde_json::json;
+
+use crate::say::say;
+
+/// Redrawing more often would cost more than it tells.
+const REDRAW_EVERY: Duration = Duration::from_millis(100);
+const BAR_WIDTH: usize = 30;
+
+/// A bar on a terminal; nothing anywhere else.
+pub(super) struct Bar {
+    is_terminal: bool,
+    drawn: Option<Instant>,
+    began: Instant,
+}
+
+impl Bar {
+    pub(super) fn new() -> Self {
+        Self { is_terminal: stderr().is_terminal(), drawn: None, began: Instant::now() }
+    }
+
+    pub(super) fn show(&mut self, progress: Progress) {
+        if self.is_terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_EVERY) {
+            let line = bar(progress, self.began.elapsed());
+            // Who cannot see it misses nothing that is said later.
+            let _ = write!(stderr(), "\r\x1b[K{line}");
+            self.drawn = Some(Instant::now());
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        if self.drawn.is_some() {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn bar(progress: Progress, took: Duration) -> String {
+    let Progress { done, of } = progress;
+    let share = if of == 0 { 1.0 } else { (done as f64 / of as f64).min(1.0) };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the bar's width")]
+    let full = (share * BAR_WIDTH as f64) as usize;
+    let per_second = done as f64 / took.as_secs_f64().max(0.001);
+    let left = (of.saturating_sub(done)) as f64 / per_second.max(1.0);
+    format!("[{:<BAR_WIDTH$}] {done} of {of} rows, {left:.0} s to go", "#".repeat(full))
+}
+
+/// The report for a person.
+pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
+    let report = &verified.report;
+    for finding in &report.findings {
+        say!("FOUND  {finding}")?;
+    }
+    if report.found > report.findings.len() as u64 {
+        say!("FOUND  and {} more", report.found - report.findings.len() as u64)?;
+    }
+    say!("rows         {}", rows(report))?;
+    say!("deliveries   {} ended, {} of their outcomes were let go by retention", report.ends, report.ends_let_go)?;
+    say!("checkpoints  {}", checkpoints(report))?;
+    say!("public key   {}", key(verified, trust))?;
+    say!("vouched for  {}", vouched(report, trust))?;
+    match report.found {
+        0 => say!("\nEverything is as it was written."),
+        1 => say!("\nOne thing is not as it was written."),
+        found => say!("\n{found} things are not as they were written."),
+    }
+}
+
+fn rows(report: &Report) -> String {
+    let Report { first, last, rows, entries, let_go, .. } = report;
+    match (rows, let_go) {
+        (0, _) => "none".to_owned(),
+        (_, 0) => format!("{first} to {last}: {rows}, with {entries} entries"),
+        (_, _) => format!("{first} to {last}: {rows}, with {entries} entries; up to {let_go} let go by retention"),
+    }
+}
+
+fn checkpoints(report: &Report) -> String {
+    let Report { checkpoints, signed, past, .. } = report;
+    let past = if *past == 0 { String::new() } else { format!("; {past} are for rows that were let go") };
+    match checkpoints {
+        0 => format!("none that fits{past}"),
+        _ => format!("{checkpoints} fit, the last is for row {signed}{past}"),
+    }
+}
+
+fn key(verified: &Verified, trust: &Trust) -> String {
+    match (&verified.public_key, &trust.public_key) {
+        (None, _) => "none".to_owned(),
+        (Some(key), Some(_)) => format!("{}, as you gave it", key.id()),
+        (Some(key), None) => {
+            format!(
+                "{}, the file's own: whoever rewrites everything can replace it; give yours by --public-key",
+                key.id()
+            )
+        }
+    }
+}
+
+fn vouched(report: &Report, trust: &Trust) -> String {
+    if trust.checkpoints.is_empty() {
+        return "nothing from elsewhere: whoever can write the file can cut off its end; give a kept checkpoint by \
+                --checkpoint"
+            .to_owned();
+    }
+    match report.vouched {
+        0 => "no row that is left: what you gave fits none of them".to_owned(),
+        row if row == report.last => format!("all rows, up to {row}"),
+        row => format!("rows up to {row}; what came later rests on the file's own checkpoints"),
+    }
+}
+
+/// The report for a program.
+pub(super) fn json(verified: &Verified, trust: &Trust) -> Result<()> {
+    let report = &verified.report;
+    let findings: Vec<_> =
+        report.findings.iter().map(|finding| json!({ "kind": finding.kind(), "text": finding.to_string() })).collect();
+    let object = json!({
+        "clean": report.is_clean(),
+        "found": report.found,
+        "findings": findings,
+        "rows": { "first": report.first, "last": report.last, "read": report.rows, "let_go": report.let_go },
+        "entries": report.entries,
+        "ends": report.ends,
+        "ends_let_go": report.ends_let_go,
+        "checkpoints": { "fit": report.checkpoints, "past": report.past, "last_row": report.signed },
+        "vouched_row": report.vouched,
+        "public_key": verified.public_key.map(|key| key.to_string()),
+        "public_key_from": if trust.public_key.is_some() { "given" } else { "file" },
+    });
+    say!("{}", serde_json::to_string_pretty(&object)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_empty_at_first_and_full_at_the_end() {
+        let drawn = |done, of| bar(Progress { done, of }, Duration::from_secs(2));
+        assert_eq!(drawn(0, 100), format!("[{}] 0 of 100 rows, 100 s to go", " ".repeat(30)));
+        assert_eq!(drawn(50, 100), format!("[{}{}] 50 of 100 rows, 2 s to go", "#".repeat(15), " ".repeat(15)));
+        assert_eq!(drawn(100, 100), format!("[{}] 100 of 100 rows, 0 s to go", "#".repeat(30)));
+        assert_eq!(drawn(0, 0), format!("[{}] 0 of 0 rows, 0 s to go", "#".repeat(30)));
+    }
+}

@@ -1,0 +1,83 @@
+//! `posthaste audit`: beside a server, after it, and when somebody gives it something else.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use crate::{ended, posthaste};
+
+/// A server that has begun, and has signed for its first rows.
+fn serve(folder: &Path) -> Child {
+    let mut server = posthaste(folder, "serve --dev --listen 127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut said = String::new();
+    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
+    heard.expect("it says something");
+    // It does so in its first second; each look is a process of its own.
+    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "the journal is never signed for");
+    server
+}
+
+fn stop(mut server: Child) {
+    let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
+    assert!(asked.expect("kill runs").success());
+    assert!(server.wait().expect("it ends").success());
+}
+
+fn exit_code(folder: &Path, line: &str) -> Option<i32> {
+    posthaste(folder, line).output().expect("the command starts").status.code()
+}
+
+#[test]
+fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = serve(folder.path());
+    let (clean, words, complaint) = ended(folder.path(), "audit verify");
+    stop(server);
+    assert!(clean && words.contains("Everything is as it was written"), "{words}{complaint}");
+    let (ok, exported, complaint) = ended(folder.path(), "audit checkpoint");
+    assert!(ok && exported.starts_with("posthaste checkpoint 1 "), "{exported}{complaint}");
+    std::fs::write(folder.path().join("kept"), &exported).expect("a file");
+    let (clean, words, complaint) = ended(folder.path(), "audit verify --checkpoint kept --public-key kept");
+    assert!(clean && words.contains("all rows") && words.contains("as you gave it"), "{words}{complaint}");
+    let (clean, json, _) = ended(folder.path(), "audit verify --json");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(clean && json["clean"] == true && json["public_key_from"] == "file", "{json}");
+    let (ok, pem, _) = ended(folder.path(), "audit checkpoint --pem");
+    assert!(ok && pem.starts_with("-----BEGIN PUBLIC KEY-----"), "{pem}");
+}
+
+#[test]
+fn another_store_s_checkpoint_is_a_finding_and_exit_code_one() {
+    let (folder, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    for folder in [&folder, &other] {
+        stop(serve(folder.path()));
+    }
+    let (_, exported, _) = ended(other.path(), "audit checkpoint");
+    std::fs::write(folder.path().join("kept"), exported).expect("a file");
+    let (clean, words, _) = ended(folder.path(), "audit verify --checkpoint kept");
+    assert!(!clean && words.contains("is another store's"), "{words}");
+    assert_eq!(exit_code(folder.path(), "audit verify --checkpoint kept"), Some(1));
+    assert_eq!(exit_code(folder.path(), "audit verify"), Some(0));
+}
+
+#[test]
+fn what_cannot_be_run_says_why_and_ends_with_two() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("kept"), "nothing of the kind\n").expect("a file");
+    for (line, expected) in [
+        ("audit verify", "there is no posthaste.db"),
+        ("audit checkpoint --data elsewhere", "elsewhere"),
+        ("audit verify --checkpoint kept", "line 1 of kept is no checkpoint"),
+        ("audit verify --checkpoint missing", "cannot read missing"),
+        ("audit verify --public-key kept", "kept has no public key"),
+        ("audit verify --public-key missing", "neither a key nor a file"),
+    ] {
+        let (_, _, complaint) = ended(folder.path(), line);
+        assert!(complaint.contains(expected), "{line}: {complaint}");
+        assert_eq!(exit_code(folder.path(), line), Some(2), "{line}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Whoever signs for the journal signs for what is in it, and only when there is more of it.
+
+use super::fixture::{Case, Draft, MANY, NOW, after};
+use crate::row::Session;
+use crate::{Signed, Store, StoreError};
+
+impl<S: Store> Case<S> {
+    async fn sign(&self, grown: u64) -> Option<Signed> {
+        self.sign_in(self.session(), grown).await
+    }
+
+    async fn sign_in(&self, session: Session, grown: u64) -> Option<Signed> {
+        self.done("sign", self.store.sign(session, grown, after(5)).await)
+    }
+}
+
+pub(super) async fn a_checkpoint_says_how_the_journal_ended<S: Store>(case: &Case<S>) {
+    case.accept(&[Draft::to(1)]).await;
+    let Some(signed) = case.sign(1).await else { case.fail("there is something to sign for") };
+    let rows = case.done("journal", case.store.journal(0, MANY).await);
+    let last = &rows[rows.len() - 1];
+    let Ok(said) = case.store.public_key().verify(&signed.line) else { case.fail("its own key verifies it") };
+    case.same("the last row", (said.row, said.chain), (last.number, last.hash()));
+    case.same("and when", (signed.row, said.at_ms), (last.number, after(5).as_millis()));
+    case.same("it is kept", case.done("read", case.store.checkpoints(0, MANY).await), vec![signed.clone()]);
+    case.same("behind it is none", case.done("read", case.store.checkpoints(signed.row, MANY).await), vec![]);
+}
+
+pub(super) async fn what_is_signed_for_is_not_signed_for_again<S: Store>(case: &Case<S>) {
+    case.check(case.sign(2).await.is_none(), "one row is not two");
+    case.check(case.sign(0).await.is_some(), "a session has begun");
+    case.same("nothing since", (case.sign(0).await, case.sign(1).await), (None, None));
+    case.accept(&[Draft::to(1)]).await;
+    case.check(case.sign(2).await.is_none(), "one more is not two more");
+    case.accept(&[Draft::to(1)]).await;
+    let key = case.store.public_key();
+    case.check(case.sign(2).await.is_some(), "two more");
+    let newer = case.reopen().await.session;
+    let Some(next) = case.sign_in(newer, 1).await else { case.fail("another session has begun") };
+    case.check(case.store.public_key() == key && key.verify(&next.line).is_ok(), "one key for the store's life");
+    let rows: Vec<u64> = case.done("read", case.store.checkpoints(0, MANY).await).iter().map(|one| one.row).collect();
+    case.same("in order", rows, vec![1, 3, 4]);
+}
+
+pub(super) async fn who_is_fenced_signs_for_nothing<S: Store>(case: &Case<S>) {
+    let newer = case.reopen().await.session;
+    let refused = case.store.sign(case.session(), 1, NOW).await;
+    case.check(matches!(refused, Err(StoreError::Fenced { .. })), "an older session is fenced");
+    case.same("nothing is kept", case.done("read", case.store.checkpoints(0, MANY).await), vec![]);
+    case.check(case.sign_in(newer, 1).await.is_some(), "the newer one signs");
+}

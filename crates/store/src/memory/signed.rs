@@ -1,0 +1,60 @@
+//! Checkpoints in memory: signed with a key that is made when it is first needed.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::checkpoint::{Checkpoint, CheckpointKey, PublicKey};
+use posthaste_crypto::keyring::{KeyId, StoreKey};
+
+use super::Memory;
+use crate::row::Session;
+use crate::{Signed, StoreError};
+
+/// What tells a store in memory from others: nobody asks.
+const STORE: [u8; 16] = [0; 16];
+
+/// The lines, by row, and what signs them.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    key: Option<CheckpointKey>,
+    lines: BTreeMap<u64, String>,
+}
+
+impl Lines {
+    fn key(&mut self) -> &CheckpointKey {
+        self.key.get_or_insert_with(|| StoreKey::generate(KeyId(1)).checkpoints())
+    }
+
+    /// Forgets lines for rows that are gone.
+    pub(super) fn let_go(&mut self, upto: u64) {
+        self.lines = self.lines.split_off(&(upto + 1));
+    }
+}
+
+impl Memory {
+    /// See [`crate::Checkpoints::public_key`].
+    pub fn public_key(&mut self) -> PublicKey {
+        self.signed.key().public()
+    }
+
+    /// See [`crate::Checkpoints::sign`].
+    pub fn sign(&mut self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
+        self.guard(session)?;
+        let before = self.signed.lines.last_key_value().map_or(0, |(row, _)| *row);
+        let row = self.happened.len() as u64;
+        if row < before.saturating_add(grown.max(1)) {
+            return Ok(None);
+        }
+        let Some(last) = self.journal(row - 1, 1).pop() else { return Ok(None) };
+        let checkpoint = Checkpoint { store: STORE, row, chain: last.hash(), at_ms: at.as_millis() };
+        let line = self.signed.key().sign(&checkpoint);
+        self.signed.lines.insert(row, line.clone());
+        Ok(Some(Signed { row, line }))
+    }
+
+    /// See [`crate::Checkpoints::checkpoints`].
+    pub fn checkpoints(&self, after: u64, limit: u32) -> Vec<Signed> {
+        let behind = self.signed.lines.range(after.saturating_add(1)..);
+        behind.take(limit as usize).map(|(row, line)| Signed { row: *row, line: line.clone() }).collect()
+    }
+}

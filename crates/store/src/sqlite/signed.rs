@@ -1,0 +1,95 @@
+//! Checkpoints of the journal. (The log beside the database has checkpoints of its own: `checkpoint`.)
+//!
+//! Invariant: a line is kept only for a row that is in the journal as it was signed.
+
+use std::sync::Arc;
+
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
+use posthaste_crypto::digest::Digest;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::column::get;
+use super::vault::Vault;
+use super::{Sqlite, failed, journal};
+use crate::journal::JournalRow;
+use crate::row::Session;
+use crate::{Checkpoints, Signed, StoreError};
+
+impl Checkpoints for Sqlite {
+    fn public_key(&self) -> PublicKey {
+        self.shared.vault.signer().public()
+    }
+
+    async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
+        let (vault, store) = (Arc::clone(&self.shared.vault), self.store_id());
+        // Not in the writer's thread: everybody waits for that.
+        let made = self.readers.read(move |conn| make(conn, &vault, store, grown, at)).await?;
+        let Some((signed, hash)) = made else { return Ok(None) };
+        let kept = signed.clone();
+        let is_kept = self.work(session, 1, move |conn| keep(conn, &kept, &hash)).await?;
+        Ok(is_kept.then_some(signed))
+    }
+
+    async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
+        self.readers.read(move |conn| read(conn, after, limit)).await
+    }
+}
+
+/// The line for the last row, with that row's hash.
+fn make(
+    conn: &Connection,
+    vault: &Vault,
+    store: [u8; 16],
+    grown: u64,
+    at: Timestamp,
+) -> Result<Option<(Signed, Digest)>, StoreError> {
+    let Some(last) = journal::last(conn)? else { return Ok(None) };
+    let before = newest(conn)?.map_or(0, |signed| signed.row);
+    if last.number < before.saturating_add(grown.max(1)) {
+        return Ok(None);
+    }
+    let checkpoint = Checkpoint { store, row: last.number, chain: last.hash(), at_ms: at.as_millis() };
+    Ok(Some((Signed { row: last.number, line: vault.signer().sign(&checkpoint) }, checkpoint.chain)))
+}
+
+/// Keeps a line if its row is still there; retention may have let it go meanwhile.
+fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, StoreError> {
+    let there = journal::read(conn, signed.row - 1, 1)?.into_iter().find(|row| row.number == signed.row);
+    match there.as_ref().map(JournalRow::hash) {
+        None => return Ok(false),
+        Some(there) if there != *hash => {
+            let found = format!("another row {} than the one that was signed for", signed.row);
+            return Err(StoreError::Damaged { what: "the journal", found });
+        }
+        Some(_) => {}
+    }
+    conn.prepare_cached("INSERT INTO checkpoint (row, line) VALUES (?1, ?2) ON CONFLICT (row) DO NOTHING")
+        .and_then(|mut sql| sql.execute((signed.row.cast_signed(), &signed.line)))
+        .map_err(failed("keep a checkpoint"))?;
+    Ok(true)
+}
+
+/// The last checkpoint there is.
+pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
+    conn.prepare_cached("SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1")
+        .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
+        .map_err(failed("read the last checkpoint"))?
+        .transpose()
+}
+
+fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
+    let doing = failed("read checkpoints");
+    let mut sql =
+        conn.prepare_cached("SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2").map_err(&doing)?;
+    let mut rows = sql.query((i64::try_from(after).unwrap_or(i64::MAX), limit)).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        found.push(stored(row)?);
+    }
+    Ok(found)
+}
+
+fn stored(row: &Row<'_>) -> Result<Signed, StoreError> {
+    Ok(Signed { row: get::<i64>(row, 0)?.cast_unsigned(), line: get(row, 1)? })
+}

@@ -1,0 +1,123 @@
+//! A data folder is audited as it lies there: what its checkpoints vouch for, and whose they are.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_store::audit::{Finding, Kept, Report};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
+use posthaste_store::{
+    Accepted, Archive, Checkpoints, Message, Outbox, Retention, RetentionPhase, RetentionStep, Session, Signed,
+};
+
+use super::new_folder;
+
+fn day(day: u64) -> Timestamp {
+    Timestamp::from_millis(1_760_000_000_000) + Duration::from_secs(day * 24 * 60 * 60)
+}
+
+struct Filled {
+    store: Sqlite,
+    session: Session,
+}
+
+impl Filled {
+    async fn open(path: &Path) -> Self {
+        let store = Sqlite::open_folder(path, crate::master_key()).expect("a fresh folder opens");
+        let session = store.open().await.expect("a session begins").session;
+        Self { store, session }
+    }
+
+    async fn accept(&self, number: u64, at: Timestamp) {
+        let message = Message {
+            id: MessageId(Key::new(self.session.writer, number)),
+            tenant: TenantId::from_raw(1),
+            at,
+            event_type: None,
+            correlation_id: number.to_string(),
+            subject: None,
+            body: Bytes::from_static(b"{}"),
+            compact: None,
+        };
+        let accepted =
+            Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
+        _ = self.store.accept(self.session, vec![accepted]).await.expect("the store accepts");
+    }
+
+    async fn sign(&self, at: Timestamp) -> Signed {
+        self.store.sign(self.session, 1, at).await.expect("the store signs").expect("there is something to sign for")
+    }
+}
+
+fn audit(folder: &Path, trust: &Trust) -> Report {
+    verify(folder, trust, |_| {}).expect("the folder can be read").report
+}
+
+#[tokio::test]
+async fn a_folder_is_audited_beside_the_server_and_after_it() {
+    let folder = new_folder();
+    let filled = Filled::open(folder.path()).await;
+    for number in 1..=3 {
+        filled.accept(number, day(0)).await;
+    }
+    let signed = filled.sign(day(0)).await;
+    let trust = Trust::nobody(day(0));
+    let beside = audit(folder.path(), &trust);
+    assert_eq!((beside.findings.as_slice(), beside.rows, beside.signed), (&[][..], 4, 4));
+    let key = filled.store.public_key();
+    filled.store.close().await;
+    assert_eq!(audit(folder.path(), &trust), beside);
+    assert_eq!(newest_checkpoint(folder.path()).expect("it can be read"), (Some(signed.clone()), key));
+    let exported = Trust { checkpoints: vec![signed.line], public_key: Some(key), ..trust };
+    assert_eq!(audit(folder.path(), &exported).vouched, 4);
+}
+
+#[tokio::test]
+async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past() {
+    let folder = new_folder();
+    let filled = Filled::open(folder.path()).await;
+    filled.accept(1, day(0)).await;
+    let old = filled.sign(day(0)).await;
+    filled.accept(2, day(1)).await;
+    filled.accept(3, day(2)).await;
+    filled.sign(day(2)).await;
+    filled.store.catch_up().await.expect("the journal is followed");
+    let step = RetentionStep { phase: RetentionPhase::Journal, after: 0 };
+    let retained = filled.store.retain(filled.session, Retention::default(), day(500), step).await;
+    assert_eq!(retained.expect("the store lets go").removed, 3);
+    let trust = Trust { checkpoints: vec![old.line], ..Trust::nobody(day(500)) };
+    assert!(
+        audit(folder.path(), &trust).findings.iter().all(|finding| matches!(finding, Finding::Unsigned { .. })),
+        "by the journal's times the store ran for long, and the next checkpoint is due"
+    );
+    let last = filled.sign(day(500)).await;
+    let left = filled.store.checkpoints(0, 10).await.expect("they are read");
+    assert_eq!(left.iter().map(|signed| signed.row).collect::<Vec<_>>(), [4, last.row]);
+    let report = audit(folder.path(), &trust);
+    assert_eq!(report.findings, []);
+    assert_eq!((report.first, report.let_go, report.past, report.vouched), (4, 3, 1, 0));
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_another_store_or_key_is_told_as_such() {
+    let (folder, other) = (new_folder(), new_folder());
+    let (filled, foreign) = (Filled::open(folder.path()).await, Filled::open(other.path()).await);
+    let (own, line) = (filled.sign(day(0)).await, foreign.sign(day(0)).await.line);
+    let given = Trust { checkpoints: vec![line], ..Trust::nobody(day(0)) };
+    let kept = Kept::Elsewhere;
+    assert_eq!(audit(folder.path(), &given).findings, [Finding::Foreign { row: 1, kept }]);
+    let altered = Trust { checkpoints: vec![own.line.replace(" 1 ", " 2 ")], ..Trust::nobody(day(0)) };
+    assert!(matches!(audit(folder.path(), &altered).findings[..], [Finding::Forged { kept: Kept::Elsewhere, .. }]));
+    let wrong_key = Trust { public_key: Some(foreign.store.public_key()), ..Trust::nobody(day(0)) };
+    assert!(
+        matches!(
+            audit(folder.path(), &wrong_key).findings[..],
+            [Finding::Identity { .. }, Finding::Forged { row: 1, kept: Kept::InTheFile }]
+        ),
+        "the file's own are not signed with the key that was given"
+    );
+}

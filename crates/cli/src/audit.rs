@@ -8,11 +8,10 @@ mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::Retention;
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     let folder = folder(args.data.clone())?;
     let trust = Trust {
-        now: now()?,
+        now: SystemClock::new().now(),
         retention: Retention::default(),
         public_key: args.public_key.as_deref().map(keep::public_key).transpose()?,
         checkpoints: keep::checkpoints(&args.checkpoint)?,
@@ -102,9 +101,4 @@ fn run_checkpoint(data: Option<PathBuf>, pem: bool) -> Result<()> {
 
 fn folder(data: Option<PathBuf>) -> Result<PathBuf> {
     Ok(Config::load(&Flags { data, ..Flags::default() })?.data)
-}
-
-fn now() -> Result<Timestamp> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("this machine's clock is before 1970")?;
-    Ok(Timestamp::from_millis(i64::try_from(since.as_millis())?))
 }

@@ -58,7 +58,7 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
             Ok(Ok(()) | Err(StoreError::Stopped | StoreError::Fenced { .. })) => {}
             Err(_) => tracing::warn!("the end of the journal is not signed for yet; the next start will"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the end of the journal could not be signed for; the next start will")
+                tracing::warn!(%error, "the end of the journal could not be signed for; the next start will");
             }
         }
     }

@@ -215,7 +215,7 @@ impl Audit {
         let Some(signed) = self.checkpoints.remove(&row.number) else {
             let (_, since) = self.unsigned.get_or_insert((row.number, row.at));
             // What the session before did not get signed is signed by this one, in its own time.
-            if self.begun && row.at > self.last_at.unwrap_or_default() {
+            if self.begun && row.at > self.last_at.unwrap_or(row.at) {
                 *since = row.at;
                 self.begun = false;
             }

@@ -1,5 +1,6 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
+pub mod audit_tamper;
 pub mod breakers;
 mod busy;
 pub mod caller;

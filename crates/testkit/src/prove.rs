@@ -13,8 +13,8 @@ use posthaste_store::StoreError;
 #[cfg(feature = "conformance")]
 use crate::store_conformance;
 use crate::{
-    breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted, purity, schedules,
-    sealed, simulation, store_backlog, store_kill9, store_speed, thread,
+    audit_tamper, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted,
+    purity, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 
 /// How a proof is run.
@@ -212,6 +212,11 @@ pub const PROOFS: &[Proof] = &[
         name: "store-speed",
         shows: "accept and settle beside a bare file with the same bytes and syncs, and what they cost in CPU",
         run: store_speed::run,
+    },
+    Proof {
+        name: "audit-tamper",
+        shows: "whoever has the file and an old checkpoint changes nothing without being seen; retention is no alarm",
+        run: audit_tamper::run,
     },
     Proof {
         name: "planted-bugs",

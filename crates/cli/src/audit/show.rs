@@ -1,12 +1,13 @@
 //! How far an audit is, and what it found, in words or as JSON.
 
 use std::io::{IsTerminal, Write, stderr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use posthaste_store::audit::Report;
 use posthaste_store::sqlite::audit::{Progress, Trust, Verified};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::say::say;
 

@@ -251,3 +251,25 @@ fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
     }
     assert_eq!(audit(&rows, &[]).findings, []);
 }
+
+#[test]
+fn a_session_s_first_row_is_not_when_it_began_even_if_nothing_before_it_is_left() {
+    let long_after = i64::try_from(Retention::default().journal.as_secs()).expect("days");
+    let retained = |before, said| Entry::Retained {
+        phase: RetentionPhase::Journal,
+        upto: 1,
+        removed: 1,
+        before: at(before),
+        at: at(said),
+    };
+    let mut head = Head::default();
+    let mut rows = Vec::new();
+    for entry in [ended(1), Entry::Opened { session: 2 }, retained(1, long_after + 1)] {
+        let mut entries = Entries::default();
+        entries.push(&entry);
+        let row = head.next(&entries);
+        head = Head::behind(&row);
+        rows.push(row);
+    }
+    assert_eq!(audit(&rows[1..], &[]).findings, []);
+}

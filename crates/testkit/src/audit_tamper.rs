@@ -1,0 +1,171 @@
+//! The proof `audit-tamper`: whoever has the file and an old checkpoint, but no key, cannot change the
+//! past without an audit seeing it.
+//!
+//! The attacker is a program of its own, `tamper`. Each time it gets a fresh copy of one small store; the
+//! verifier has the file and one exported checkpoint from its middle. Copies that nobody touched, but that
+//! retention has worked on, must give no alarm.
+//!
+//! The controls: a verifier that looks at rows and tables and not at links and checkpoints, and one that
+//! was given no checkpoint, must each miss something.
+
+mod attacker;
+mod chain;
+mod world;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use posthaste_core::time::Timestamp;
+use posthaste_store::audit::{Finding, Report};
+use posthaste_store::sqlite::audit::{Trust, verify};
+
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use world::World;
+
+const FULL: u64 = 2_000;
+const QUICK: u64 = 200;
+
+/// Days after which retention is run over untouched copies: before and behind each of its times.
+const DAYS: &[u64] = &[1, 8, 29, 31, 32, 45, 200, 399, 400, 401, 500, 800];
+
+/// Plays the attacker, as `tamper` was told to.
+pub fn main(args: &[&str]) -> ExitCode {
+    let done = match args {
+        [folder, checkpoint, seed] => match seed.parse() {
+            Ok(seed) => attacker::run(Path::new(folder), checkpoint, seed),
+            Err(error) => Err(CannotRun(format!("{seed} is no seed: {error}"))),
+        },
+        _ => Err(CannotRun("this is the attacker of the proof audit-tamper, which starts it".to_owned())),
+    };
+    match done {
+        Ok(what) => {
+            println!("{what}");
+            ExitCode::SUCCESS
+        }
+        Err(CannotRun(why)) => {
+            eprintln!("tamper: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let tampers = if options.quick { QUICK } else { FULL };
+    let first = options.first.unwrap_or(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let world = runtime.block_on(World::make())?;
+    let mut tally = Tally::default();
+    tally.untouched(&audit(world.folder(), &world.trust(world.ended()))?, "as it was made");
+    for seed in first..first + tampers {
+        tally.tampered(&world, seed)?;
+    }
+    for day in DAYS {
+        for (report, when) in runtime.block_on(retained(&world, *day))? {
+            tally.untouched(&report, &format!("after retention on day {day}, {when}"));
+        }
+    }
+    eprintln!("{} audits of untouched copies; seen, by what was done: {:#?}", tally.untouched, tally.seen);
+    Ok(vec![
+        Figure::at_least("tampers", count(tally.tampers), "changes", count(tampers)),
+        Figure::at_most("unseen", count(tally.unseen), "changes", 0.0),
+        Figure::at_least("untouched", count(tally.untouched), "audits", count(2 * DAYS.len() as u64)),
+        Figure::at_most("false_alarms", count(tally.false_alarms), "audits", 0.0),
+        Figure::at_least("control_without_links_missed", count(tally.missed_without_links), "changes", 1.0),
+        Figure::at_least("control_without_checkpoint_missed", count(tally.missed_without_checkpoint), "changes", 1.0),
+    ])
+}
+
+#[derive(Default)]
+struct Tally {
+    tampers: u64,
+    unseen: u64,
+    seen: BTreeMap<String, u64>,
+    untouched: u64,
+    false_alarms: u64,
+    missed_without_links: u64,
+    missed_without_checkpoint: u64,
+}
+
+impl Tally {
+    fn tampered(&mut self, world: &World, seed: u64) -> Result<(), CannotRun> {
+        let copy = world.copy()?;
+        let what = tamper(copy.path(), &world.exported, seed)?;
+        let report = audit(copy.path(), &world.trust(world.ended()))?;
+        self.tampers += 1;
+        if report.is_clean() {
+            self.unseen += 1;
+            eprintln!("UNSEEN: {what} (seed {seed})");
+        } else {
+            *self.seen.entry(what.clone()).or_default() += 1;
+        }
+        if !report.findings.iter().any(is_of_rows_or_tables) {
+            self.missed_without_links += 1;
+        }
+        if what == attacker::SIGNED_ANEW && audit(copy.path(), &Trust::nobody(world.ended()))?.is_clean() {
+            self.missed_without_checkpoint += 1;
+        }
+        Ok(())
+    }
+
+    fn untouched(&mut self, report: &Report, which: &str) {
+        self.untouched += 1;
+        if !report.is_clean() {
+            self.false_alarms += 1;
+            eprintln!("FALSE ALARM {which}: {:?}", report.findings);
+        }
+    }
+}
+
+/// What a verifier could find that reads every row by itself and holds it against the tables.
+fn is_of_rows_or_tables(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::Changed { .. }
+            | Finding::Unreadable { .. }
+            | Finding::Outcome { .. }
+            | Finding::OutcomesMissing { .. }
+            | Finding::OutcomesAdded { .. }
+            | Finding::AttemptsAdded { .. }
+    )
+}
+
+fn audit(folder: &Path, trust: &Trust) -> Result<Report, CannotRun> {
+    Ok(verify(folder, trust, |_| {})?.report)
+}
+
+/// Lets the attacker loose on a copy; what it did.
+fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRun> {
+    let program: PathBuf = std::env::current_exe()?.with_file_name("tamper");
+    if !program.exists() {
+        return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
+    }
+    let output = Command::new(&program).arg(folder).args([checkpoint, &seed.to_string()]).output();
+    let output = output.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(CannotRun(format!("the attacker failed with seed {seed}: {complaint}")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Audits of a copy that retention has worked on: before somebody signs for that, and after.
+async fn retained(world: &World, day: u64) -> Result<Vec<(Report, &'static str)>, CannotRun> {
+    let copy = world.copy()?;
+    let now = world.ended() + Duration::from_secs(day * 24 * 60 * 60);
+    let retention = world::Retain::begin(copy.path(), now).await?;
+    let mut reports = vec![(audit(copy.path(), &world.trust(now))?, "before it is signed for")];
+    retention.sign().await?;
+    reports.push((audit(copy.path(), &world.trust(now))?, "signed for"));
+    retention.end().await;
+    let later = Timestamp::from_millis(now.as_millis() + 1);
+    reports.push((audit(copy.path(), &world.trust(later))?, "stopped"));
+    Ok(reports)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+fn count(number: u64) -> f64 {
+    number as f64
+}

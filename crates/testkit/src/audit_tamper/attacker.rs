@@ -1,0 +1,385 @@
+//! Ways to change a store's file. The plain ones edit what is there. The clever ones make everything
+//! behind the change anew, roots, hashes, links and tables, so that it all fits again; what they cannot do
+//! is sign with the store's key.
+//!
+//! The clever ones change something that the old checkpoint covers. What is behind every checkpoint that
+//! somebody kept can be made anew unseen; the audit's documentation says so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use posthaste_core::id::DeliveryId;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::checkpoint::{Checkpoint, claimed};
+use posthaste_crypto::keyring::{KeyId, StoreKey};
+use posthaste_store::journal::{Entry, Head};
+use posthaste_store::{JournalRow, Retention, RetentionPhase};
+use rusqlite::{Connection, OptionalExtension};
+
+use super::chain::{self, Told};
+use crate::prove::CannotRun;
+
+/// The way that leaves no trace for whoever has no checkpoint of his own.
+pub(super) const SIGNED_ANEW: &str = "made anew and signed with another key";
+
+type Way = (&'static str, fn(&mut Attacker) -> Result<(), CannotRun>);
+
+const WAYS: &[Way] = &[
+    ("a row's time", Attacker::time_of_row),
+    ("a row's entries", |it| it.byte_of_row("packed")),
+    ("a row's root", |it| it.byte_of_row("root")),
+    ("a row's link", |it| it.byte_of_row("before")),
+    ("a row removed", Attacker::row_removed),
+    ("some rows removed", Attacker::rows_removed),
+    ("two rows swapped", Attacker::rows_swapped),
+    ("a row moved to the end", Attacker::row_moved),
+    ("a row written twice", Attacker::row_doubled),
+    ("the end cut off", |it| it.cut("DELETE FROM journal WHERE number > ?1")),
+    ("the beginning cut off", |it| it.cut("DELETE FROM journal WHERE number <= ?1")),
+    ("an outcome edited", Attacker::outcome_edited),
+    ("an outcome removed", |it| it.any("DELETE FROM outcome WHERE id = ?1", "SELECT id FROM outcome")),
+    ("an outcome added", Attacker::outcome_added),
+    ("an attempt edited", Attacker::attempt_edited),
+    ("an attempt removed", |it| {
+        it.any("DELETE FROM attempt WHERE delivery = ?1", "SELECT DISTINCT delivery FROM attempt")
+    }),
+    ("an attempt added", Attacker::attempt_added),
+    ("a checkpoint edited", Attacker::checkpoint_edited),
+    ("a checkpoint moved", |it| {
+        it.any("UPDATE checkpoint SET row = row + 1000 WHERE row = ?1", "SELECT row FROM checkpoint")
+    }),
+    ("all checkpoints removed", |it| it.sql("DELETE FROM checkpoint")),
+    ("the public key replaced", Attacker::key_replaced),
+    ("the store's id replaced", |it| it.sql("UPDATE meta SET value = randomblob(16) WHERE key = 'store_id'")),
+    ("made anew with another end of a delivery", Attacker::anew_changed),
+    ("made anew without a row", Attacker::anew_removed),
+    ("made anew with a row added", Attacker::anew_added),
+    ("made anew in another order", Attacker::anew_swapped),
+    ("made anew and cut off", Attacker::anew_cut),
+    (SIGNED_ANEW, Attacker::anew_signed),
+    ("the beginning cut off and announced", Attacker::beginning_announced),
+    ("outcomes removed and announced", Attacker::outcomes_announced),
+];
+
+/// Does one thing to the file in a folder, drawn from a seed; what it was.
+pub(super) fn run(folder: &Path, checkpoint: &str, seed: u64) -> Result<&'static str, CannotRun> {
+    let conn = chain::open(folder)?;
+    let (old, _) = claimed(checkpoint).ok_or_else(|| CannotRun("this is no checkpoint".to_owned()))?;
+    let rows = chain::read(&conn)?;
+    let ways = u64::try_from(WAYS.len()).unwrap_or(1);
+    let (what, way) = WAYS[usize::try_from(seed % ways).unwrap_or(0)];
+    way(&mut Attacker { conn, rows, old, dice: fastrand::Rng::with_seed(seed) })?;
+    Ok(what)
+}
+
+/// Who has the file, an old checkpoint, and no key.
+struct Attacker {
+    conn: Connection,
+    rows: Vec<JournalRow>,
+    old: Checkpoint,
+    dice: fastrand::Rng,
+}
+
+impl Attacker {
+    fn sql(&mut self, sql: &str) -> Result<(), CannotRun> {
+        changed(self.conn.execute(sql, [])?)
+    }
+
+    /// Runs a statement on one of these rows.
+    fn any(&mut self, sql: &str, of: &str) -> Result<(), CannotRun> {
+        let ids: Vec<i64> = self.conn.prepare(of)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        let id = ids[self.dice.usize(..ids.len())];
+        changed(self.conn.execute(sql, [id])?)
+    }
+
+    /// The place of any row.
+    fn place(&mut self) -> usize {
+        self.dice.usize(..self.rows.len())
+    }
+
+    /// The place of a row that the old checkpoint covers.
+    fn covered(&mut self) -> usize {
+        let covered = usize::try_from(self.old.row).unwrap_or(usize::MAX).min(self.rows.len());
+        self.dice.usize(..covered)
+    }
+
+    fn put_back(&self) -> Result<(), CannotRun> {
+        chain::replace(&self.conn, &self.rows)
+    }
+
+    // --- plain ---
+
+    fn time_of_row(&mut self) -> Result<(), CannotRun> {
+        let (place, by) = (self.place(), self.dice.i64(1..100_000));
+        let at = self.rows[place].at.as_millis();
+        self.rows[place].at = Timestamp::from_millis(if self.dice.bool() { at + by } else { at - by });
+        self.put_back()
+    }
+
+    fn byte_of_row(&mut self, column: &str) -> Result<(), CannotRun> {
+        let number = number(self.place() + 1);
+        let read = format!("SELECT {column} FROM journal WHERE number = ?1");
+        let mut bytes: Vec<u8> = self.conn.query_row(&read, [number], |row| row.get(0))?;
+        let at = self.dice.usize(..bytes.len());
+        bytes[at] ^= self.dice.u8(1..);
+        let write = format!("UPDATE journal SET {column} = ?2 WHERE number = ?1");
+        changed(self.conn.execute(&write, (number, bytes))?)
+    }
+
+    fn row_removed(&mut self) -> Result<(), CannotRun> {
+        let place = self.place();
+        self.rows.remove(place);
+        self.put_back()
+    }
+
+    fn rows_removed(&mut self) -> Result<(), CannotRun> {
+        let (one, other) = (self.place(), self.place());
+        self.rows.drain(one.min(other)..=one.max(other));
+        self.put_back()
+    }
+
+    fn rows_swapped(&mut self) -> Result<(), CannotRun> {
+        let one = self.place();
+        let other = (one + self.dice.usize(1..self.rows.len())) % self.rows.len();
+        let (first, second) = (self.rows[one].number, self.rows[other].number);
+        self.rows.swap(one, other);
+        self.rows[one].number = first;
+        self.rows[other].number = second;
+        self.put_back()
+    }
+
+    fn row_moved(&mut self) -> Result<(), CannotRun> {
+        let place = self.dice.usize(..self.rows.len() - 1);
+        let mut row = self.rows.remove(place);
+        row.number = self.rows[self.rows.len() - 1].number + 1;
+        self.rows.push(row);
+        self.put_back()
+    }
+
+    fn row_doubled(&mut self) -> Result<(), CannotRun> {
+        let place = self.place();
+        let number = self.rows.len() as u64 + 1;
+        self.rows.push(JournalRow { number, ..self.rows[place].clone() });
+        self.put_back()
+    }
+
+    fn cut(&mut self, sql: &str) -> Result<(), CannotRun> {
+        let number = number(self.dice.usize(1..self.rows.len()));
+        changed(self.conn.execute(sql, [number])?)
+    }
+
+    fn outcome_edited(&mut self) -> Result<(), CannotRun> {
+        const EDITS: &[&str] = &[
+            "lane = lane + 1",
+            "tier = (tier + 1) % 3",
+            "state = 5, cause = NULL",
+            "ended_ms = ended_ms - 1000",
+            "attempts = attempts + 1",
+            "back = back + 1",
+            "number = NULL",
+            "at_ms = at_ms + 1",
+            "took_us = took_us + 1",
+            "attempt_cause = attempt_cause + 1",
+            "status = status + 1",
+        ];
+        let edit = EDITS[self.dice.usize(..EDITS.len())];
+        self.any(&format!("UPDATE outcome SET {edit} WHERE id = ?1"), "SELECT id FROM outcome")
+    }
+
+    fn outcome_added(&mut self) -> Result<(), CannotRun> {
+        self.conn.execute_batch(
+            "CREATE TEMP TABLE another AS SELECT * FROM outcome ORDER BY random() LIMIT 1;
+             UPDATE another SET id = (SELECT max(id) FROM outcome) + 2;
+             INSERT INTO outcome SELECT * FROM another;",
+        )?;
+        Ok(())
+    }
+
+    fn attempt_edited(&mut self) -> Result<(), CannotRun> {
+        const EDITS: &[&str] =
+            &["number = number + 1", "at_ms = at_ms - 1000", "took_us = took_us + 1", "status = status + 1"];
+        let edit = EDITS[self.dice.usize(..EDITS.len())];
+        self.any(&format!("UPDATE attempt SET {edit} WHERE delivery = ?1"), "SELECT DISTINCT delivery FROM attempt")
+    }
+
+    fn attempt_added(&mut self) -> Result<(), CannotRun> {
+        self.any(
+            "INSERT INTO attempt SELECT delivery, late, place + 100, number, at_ms, took_us, cause, status
+             FROM attempt WHERE delivery = ?1",
+            "SELECT DISTINCT delivery FROM attempt",
+        )
+    }
+
+    fn checkpoint_edited(&mut self) -> Result<(), CannotRun> {
+        let rows: Vec<(i64, String)> = self
+            .conn
+            .prepare("SELECT row, line FROM checkpoint")?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let (row, line) = &rows[self.dice.usize(..rows.len())];
+        let at = self.dice.usize(..line.len() - 2);
+        let other = if &line[at..=at] == "0" { "1" } else { "0" };
+        let line = [&line[..at], other, &line[at + 1..]].concat();
+        changed(self.conn.execute("UPDATE checkpoint SET line = ?2 WHERE row = ?1", (row, line))?)
+    }
+
+    fn key_replaced(&mut self) -> Result<(), CannotRun> {
+        let key = StoreKey::generate(KeyId(1)).checkpoints().public().to_string();
+        changed(self.conn.execute("UPDATE meta SET value = ?1 WHERE key = 'public_key'", [key])?)
+    }
+
+    // --- clever ---
+
+    /// Puts a journal in place that fits in itself, with or without the checkpoints that do not fit it.
+    fn put_anew(&mut self, told: &Told) -> Result<(), CannotRun> {
+        let rows = chain::made(told);
+        let first = rows.iter().zip(&self.rows).position(|(new, old)| new != old).unwrap_or(rows.len());
+        chain::replace(&self.conn, &rows)?;
+        if self.dice.bool() {
+            self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(first)])?;
+        }
+        Ok(())
+    }
+
+    /// The place of a covered row, and in it of an entry, that tells of an end.
+    fn an_end(&mut self, told: &Told) -> (usize, usize) {
+        loop {
+            let row = self.covered();
+            let is_end = |entry: &Entry| matches!(entry, Entry::Ended { .. });
+            if let Some(entry) = told[row].iter().position(is_end) {
+                return (row, entry);
+            }
+        }
+    }
+
+    fn anew_changed(&mut self) -> Result<(), CannotRun> {
+        let mut told = chain::told(&self.rows)?;
+        let (row, entry) = self.an_end(&told);
+        if let Entry::Ended { delivery, attempts, .. } = &mut told[row][entry] {
+            *attempts += 1;
+            let id = delivery.raw().cast_signed();
+            changed(self.conn.execute("UPDATE outcome SET attempts = attempts + 1 WHERE id = ?1", [id])?)?;
+        }
+        self.put_anew(&told)
+    }
+
+    fn anew_removed(&mut self) -> Result<(), CannotRun> {
+        let mut told = chain::told(&self.rows)?;
+        let (row, _) = self.an_end(&told);
+        let gone = told.remove(row);
+        self.forget(&gone, &told)?;
+        self.put_anew(&told)
+    }
+
+    fn anew_added(&mut self) -> Result<(), CannotRun> {
+        let mut told = chain::told(&self.rows)?;
+        let row = self.covered();
+        told.insert(row, vec![Entry::Opened { session: 99 }]);
+        self.put_anew(&told)
+    }
+
+    fn anew_swapped(&mut self) -> Result<(), CannotRun> {
+        let mut told = chain::told(&self.rows)?;
+        loop {
+            let (one, other) = (self.covered(), self.covered());
+            if told[one] != told[other] {
+                told.swap(one, other);
+                return self.put_anew(&told);
+            }
+        }
+    }
+
+    fn anew_cut(&mut self) -> Result<(), CannotRun> {
+        let mut told = chain::told(&self.rows)?;
+        let row = self.covered();
+        let gone: Vec<Entry> = told.drain(row..).flatten().collect();
+        self.forget(&gone, &told)?;
+        self.put_anew(&told)?;
+        self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(row)])?;
+        Ok(())
+    }
+
+    /// Everything as the store would have left it, but for whose signature it is.
+    fn anew_signed(&mut self) -> Result<(), CannotRun> {
+        self.anew_changed()?;
+        let signer = StoreKey::generate(KeyId(1)).checkpoints();
+        let public = signer.public().to_string();
+        changed(self.conn.execute("UPDATE meta SET value = ?1 WHERE key = 'public_key'", [public])?)?;
+        self.conn.execute("DELETE FROM checkpoint", [])?;
+        for row in chain::read(&self.conn)?.iter().rev().step_by(4) {
+            let line = signer.sign(&Checkpoint { row: row.number, chain: row.hash(), ..self.old });
+            self.conn.execute("INSERT INTO checkpoint VALUES (?1, ?2)", (row.number.cast_signed(), line))?;
+        }
+        Ok(())
+    }
+
+    /// Takes rows away and says that retention did: nobody has signed for that word yet, and nobody has to.
+    fn beginning_announced(&mut self) -> Result<(), CannotRun> {
+        let upto = self.dice.usize(1..self.rows.len() - 1);
+        let first_left = self.rows[upto].at;
+        let (before, at) = self.times(RetentionPhase::Journal, first_left);
+        let (gone, phase) = (upto as u64, RetentionPhase::Journal);
+        self.announce(Entry::Retained { phase, upto: gone, removed: gone, before, at })?;
+        self.conn.execute("DELETE FROM checkpoint WHERE row <= ?1", [number(upto)])?;
+        changed(self.conn.execute("DELETE FROM journal WHERE number <= ?1", [number(upto)])?)
+    }
+
+    fn outcomes_announced(&mut self) -> Result<(), CannotRun> {
+        let removed = self.dice.i64(1..20);
+        let last: Option<i64> = self
+            .conn
+            .query_row("SELECT max(ended_ms) FROM (SELECT ended_ms FROM outcome LIMIT ?1)", [removed], |row| row.get(0))
+            .optional()?;
+        let last = Timestamp::from_millis(last.unwrap_or_default());
+        let (before, at) = self.times(RetentionPhase::History, last);
+        let sql = "DELETE FROM outcome WHERE id IN (SELECT id FROM outcome LIMIT ?1)";
+        changed(self.conn.execute(sql, [removed])?)?;
+        let (phase, removed) = (RetentionPhase::History, removed.unsigned_abs());
+        self.announce(Entry::Retained { phase, upto: 0, removed, before, at })
+    }
+
+    /// Two ways to lie: to have kept it for too short a time, or to be in a time that has not come.
+    fn times(&mut self, phase: RetentionPhase, gone: Timestamp) -> (Timestamp, Timestamp) {
+        let retention = Retention::default();
+        let kept = if phase == RetentionPhase::Journal { retention.journal } else { retention.history };
+        let last = self.rows[self.rows.len() - 1].at;
+        if self.dice.bool() { (gone, gone + kept) } else { (gone.max(last), last) }
+    }
+
+    fn announce(&mut self, entry: Entry) -> Result<(), CannotRun> {
+        let head = Head::behind(&self.rows[self.rows.len() - 1]);
+        chain::append(&self.conn, &chain::next(&head, &[entry]))
+    }
+
+    /// Takes what entries told of out of the tables, unless others still tell of it.
+    fn forget(&mut self, gone: &[Entry], left: &Told) -> Result<(), CannotRun> {
+        let tells = |entry: &Entry| match entry {
+            Entry::Ended { delivery, .. } | Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => {
+                Some(*delivery)
+            }
+            _ => None,
+        };
+        let still: BTreeSet<DeliveryId> = left.iter().flatten().filter_map(tells).collect();
+        for entry in gone {
+            let Some(delivery) = tells(entry) else { continue };
+            let id = delivery.raw().cast_signed();
+            if matches!(entry, Entry::Ended { .. }) {
+                self.conn.execute("DELETE FROM outcome WHERE id = ?1", [id])?;
+            }
+            if !still.contains(&delivery) {
+                self.conn.execute("DELETE FROM attempt WHERE delivery = ?1", [id])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number as the file has it.
+fn number(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// An attack that changed nothing would prove nothing.
+fn changed(rows: usize) -> Result<(), CannotRun> {
+    if rows > 0 { Ok(()) } else { Err(CannotRun("it changed nothing".to_owned())) }
+}

@@ -1,0 +1,178 @@
+//! A small store with every kind of row an audit looks at, signed for as a server would.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::Shard;
+use posthaste_core::queue::{Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::audit::Trust;
+use posthaste_store::{
+    Archive, Attempt, Checkpoints, Outbox, PauseScope, Retention, RetentionStep, Session, Settlement, StoreError,
+};
+
+use crate::master_key;
+use crate::prove::CannotRun;
+use crate::seeder::{Mint, shelf};
+
+/// The one file an attacker has.
+pub(super) const FILE: &str = "posthaste.db";
+
+/// When it begins: what [`Mint`] accepts, it accepts then.
+const THEN: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+const MESSAGES: i64 = 90;
+/// Between two messages.
+const EVERY_MS: i64 = 30_000;
+/// A server signs every minute.
+const SIGNED_EVERY: i64 = 2;
+/// The checkpoint of this message is the one that was exported.
+const EXPORTED: i64 = 55;
+const LANES: u64 = 5;
+
+/// The store, closed, and what was exported of it.
+pub(super) struct World {
+    folder: tempfile::TempDir,
+    pub(super) exported: String,
+}
+
+impl World {
+    /// Makes it: messages that arrive, fail once and arrive, die, or answer twice.
+    pub(super) async fn make() -> Result<Self, CannotRun> {
+        let folder = tempfile::Builder::new().prefix("audit-").tempdir_in(shelf()?)?;
+        let store = Sqlite::open_folder(folder.path(), master_key())?;
+        let mut session = store.open().await?.session;
+        let mut mint = Mint::new(session, 0..LANES, Place::Ready);
+        let mut exported = String::new();
+        for number in 0..MESSAGES {
+            if number == MESSAGES / 3 {
+                session = store.open().await?.session;
+                mint = Mint::new(session, 0..LANES, Place::Ready);
+            }
+            let at = Timestamp::from_millis(THEN.as_millis() + number * EVERY_MS);
+            one_message(&store, session, &mint, number, at).await?;
+            if number % SIGNED_EVERY == 0 || number == EXPORTED {
+                let signed = store.sign(session, 1, at).await?;
+                if number <= EXPORTED {
+                    exported = signed.map_or(exported, |signed| signed.line);
+                }
+            }
+        }
+        _ = store.sign(session, 1, THEN).await?;
+        store.close().await;
+        Ok(Self { folder, exported })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A time after all of it.
+    pub(super) fn ended(&self) -> Timestamp {
+        Timestamp::from_millis(THEN.as_millis() + (MESSAGES + 1) * EVERY_MS)
+    }
+
+    /// What the verifier has.
+    pub(super) fn trust(&self, now: Timestamp) -> Trust {
+        Trust { checkpoints: vec![self.exported.clone()], ..Trust::nobody(now) }
+    }
+
+    /// The file alone, in a folder of its own.
+    pub(super) fn copy(&self) -> Result<tempfile::TempDir, CannotRun> {
+        let folder = tempfile::Builder::new().prefix("audit-copy-").tempdir_in(shelf()?)?;
+        fs::copy(self.folder.path().join(FILE), folder.path().join(FILE))?;
+        Ok(folder)
+    }
+}
+
+async fn one_message(
+    store: &Sqlite,
+    session: Session,
+    mint: &Mint,
+    number: i64,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let accepted = mint.message();
+    let new = accepted.deliveries[0].delivery.clone();
+    _ = store.accept(session, vec![accepted]).await?;
+    if number % 7 == 0 {
+        store.resume(session, PauseScope::All).await?;
+    }
+    if number % 10 == 9 {
+        // Stays pending.
+        return Ok(());
+    }
+    let mut delivery = new;
+    if number % 3 == 0 {
+        let due = at + Duration::from_secs(5);
+        delivery = settled(store, session, delivery, State::Retry { due, cause: Cause::Unavailable }, at).await?;
+    }
+    let end = match number % 4 {
+        0 => State::Dead { at, cause: Cause::NotFound },
+        _ => State::Delivered { at },
+    };
+    delivery = settled(store, session, delivery, end, at).await?;
+    if number % 5 == 0 {
+        // An answer of an attempt that nobody waits for any more.
+        settled(store, session, delivery, State::Delivered { at }, at).await?;
+    }
+    Ok(())
+}
+
+/// One attempt more, and what it led to.
+async fn settled(
+    store: &Sqlite,
+    session: Session,
+    before: Delivery,
+    state: State,
+    at: Timestamp,
+) -> Result<Delivery, StoreError> {
+    let number = before.attempts + 1;
+    let cause = if matches!(state, State::Delivered { .. }) { Cause::Ok } else { Cause::Unavailable };
+    let attempt = Attempt { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
+    let next = Delivery { state, attempts: number, ..before.clone() };
+    let record = Record {
+        shard: Shard::of(next.lane),
+        delivery: next.clone(),
+        attempts_before: before.attempts,
+        place: Place::Delayed,
+        pauses_lane: false,
+        ends_endpoint: false,
+    };
+    let settlement = Settlement { record, epoch: session.epoch, attempt: Some(attempt) };
+    _ = store.settle(session, vec![settlement]).await?;
+    Ok(next)
+}
+
+/// A store on which a whole run of retention was made.
+pub(super) struct Retain {
+    store: Sqlite,
+    session: Session,
+    now: Timestamp,
+}
+
+impl Retain {
+    pub(super) async fn begin(folder: &Path, now: Timestamp) -> Result<Self, CannotRun> {
+        let store = Sqlite::open_folder(folder, master_key())?;
+        let session = store.open().await?.session;
+        store.catch_up().await?;
+        let mut step = Some(RetentionStep::START);
+        while let Some(next) = step {
+            step = store.retain(session, Retention::default(), now, next).await?.next;
+        }
+        Ok(Self { store, session, now })
+    }
+
+    pub(super) async fn sign(&self) -> Result<(), CannotRun> {
+        _ = self.store.sign(self.session, 1, self.now).await?;
+        Ok(())
+    }
+
+    pub(super) async fn end(self) {
+        self.store.close().await;
+    }
+}

@@ -11,7 +11,7 @@ use posthaste_crypto::api_key::{ApiKey, KeyClass};
 use posthaste_crypto::checkpoint::Checkpoint;
 use posthaste_crypto::keyring::{KeyId, StoreKey, TenantKey};
 use posthaste_crypto::master::{MasterKey, Masters};
-use posthaste_crypto::row_mac::{Ends, Scheduled};
+use posthaste_crypto::row_mac::{Ends, REST_BYTES, Scheduled};
 use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 use posthaste_crypto::token::{Action, Claims};
 
@@ -38,11 +38,12 @@ fn main() {
     let row_macs = store.row_macs();
     let row = |delivery| Scheduled {
         delivery,
+        message: 6,
         lane: 5,
         attempts: 1,
         due_ms: 60_000,
         ends: Ends::At(90_000),
-        payload: [9; 32],
+        rest: [9; REST_BYTES],
     };
     let mac = row_macs.make(&row(7));
     time("make a row MAC (bar 1,000)", 50_000, |delivery| row_macs.make(&row(delivery)));

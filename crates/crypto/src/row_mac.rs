@@ -3,15 +3,26 @@
 //!
 //! HMAC-SHA-256, cut to 128 bits, over everything that decides what is sent, whether and when. It is
 //! made with the commit that schedules the delivery and verified before it is sent. A row that waited
-//! for longer than it may is [`Checked::Late`]: genuine, to be scheduled anew.
+//! for longer than it may is [`Checked::Late`]: genuine, to be held against what else is known of it.
+//!
+//! What is sent is named by its message's id: the bytes are sealed for that id and open for no other, so
+//! that their digest would say nothing more.
 //!
 //! ```
 //! use std::time::Duration;
 //! use posthaste_crypto::keyring::{KeyId, StoreKey};
-//! use posthaste_crypto::row_mac::{Checked, Ends, Scheduled};
+//! use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, Scheduled};
 //!
 //! let key = StoreKey::generate(KeyId(1)).row_macs();
-//! let row = Scheduled { delivery: 77, lane: 5, attempts: 1, due_ms: 60_000, ends: Ends::Never, payload: [9; 32] };
+//! let row = Scheduled {
+//!     delivery: 77,
+//!     message: 76,
+//!     lane: 5,
+//!     attempts: 1,
+//!     due_ms: 60_000,
+//!     ends: Ends::Never,
+//!     rest: [0; REST_BYTES],
+//! };
 //! let mac = key.make(&row);
 //!
 //! let ttl = Duration::from_secs(300);
@@ -26,12 +37,15 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 
-use crate::digest::Digest;
 use crate::keyring::KeyId;
 use crate::secret::{SecretKey, same};
 
 /// How long a row MAC is.
 pub const ROW_MAC_BYTES: usize = 16;
+
+/// How much else of a row there may be: with it, everything that is authenticated fits two blocks of the
+/// hash.
+pub const REST_BYTES: usize = 30;
 
 /// A row's MAC, as it is kept with the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +67,8 @@ pub enum Ends {
 pub struct Scheduled {
     /// The delivery's row.
     pub delivery: u64,
+    /// What is sent: sealed, it opens for this message alone.
+    pub message: u64,
     /// Where it is sent.
     pub lane: u64,
     /// How often it was tried.
@@ -61,8 +77,8 @@ pub struct Scheduled {
     pub due_ms: i64,
     /// When it is too late.
     pub ends: Ends,
-    /// A digest of what is sent.
-    pub payload: Digest,
+    /// Whatever else the row says, each thing at its place.
+    pub rest: [u8; REST_BYTES],
 }
 
 /// What a check says of a row.
@@ -82,7 +98,7 @@ pub struct RowMacKey {
     key: hmac::Key,
 }
 
-const ROW_BYTES: usize = 4 + 8 + 8 + 4 + 8 + 1 + 8 + 32;
+const ROW_BYTES: usize = 4 + 8 + 8 + 8 + 4 + 8 + 1 + 8 + REST_BYTES;
 
 impl RowMacKey {
     pub(crate) fn new(id: KeyId, secret: &SecretKey) -> Self {
@@ -115,12 +131,13 @@ impl RowMacKey {
         let mut bytes = [0; ROW_BYTES];
         bytes[..4].copy_from_slice(&self.id.0.to_be_bytes());
         bytes[4..12].copy_from_slice(&row.delivery.to_be_bytes());
-        bytes[12..20].copy_from_slice(&row.lane.to_be_bytes());
-        bytes[20..24].copy_from_slice(&row.attempts.to_be_bytes());
-        bytes[24..32].copy_from_slice(&row.due_ms.to_be_bytes());
-        bytes[32] = ends;
-        bytes[33..41].copy_from_slice(&ends_ms.to_be_bytes());
-        bytes[41..].copy_from_slice(&row.payload);
+        bytes[12..20].copy_from_slice(&row.message.to_be_bytes());
+        bytes[20..28].copy_from_slice(&row.lane.to_be_bytes());
+        bytes[28..32].copy_from_slice(&row.attempts.to_be_bytes());
+        bytes[32..40].copy_from_slice(&row.due_ms.to_be_bytes());
+        bytes[40] = ends;
+        bytes[41..49].copy_from_slice(&ends_ms.to_be_bytes());
+        bytes[49..].copy_from_slice(&row.rest);
         bytes
     }
 }
@@ -142,11 +159,12 @@ mod tests {
     const TTL: Duration = Duration::from_secs(300);
     const ROW: Scheduled = Scheduled {
         delivery: 77,
+        message: 76,
         lane: 5,
         attempts: 1,
         due_ms: 1_000_000,
         ends: Ends::At(9_000_000),
-        payload: [3; 32],
+        rest: [3; REST_BYTES],
     };
 
     fn key() -> RowMacKey {
@@ -173,24 +191,25 @@ mod tests {
     /// Rows wait for days and over upgrades. Computed by another program.
     #[test]
     fn a_row_once_scheduled_stays_valid() {
-        let expected = [0xa5, 0xce, 0xbf, 0xf3, 0x95, 0x34, 0x47, 0x0c, 0x2d, 0x97, 0x5b, 0x73, 0xf6, 0x3e, 0xbb, 0x6d];
+        let expected = [0xa4, 0x87, 0x16, 0xf1, 0xc8, 0x30, 0x0b, 0xcc, 0x95, 0x4e, 0x4c, 0xc0, 0x62, 0x84, 0xcc, 0x5c];
         assert_eq!(key().make(&ROW).0, expected);
     }
 
     #[test]
     fn a_row_that_was_changed_anywhere_is_forged_also_when_it_is_late() {
         let mac = key().make(&ROW);
-        let mut swapped = ROW.payload;
-        swapped[31] ^= 1;
+        let mut other = ROW.rest;
+        other[REST_BYTES - 1] ^= 1;
         let forged = [
             Scheduled { delivery: 78, ..ROW },
+            Scheduled { message: 75, ..ROW },
             Scheduled { lane: 6, ..ROW },
             Scheduled { attempts: 0, ..ROW },
             Scheduled { due_ms: 999_999, ..ROW },
             Scheduled { ends: Ends::At(9_000_001), ..ROW },
             Scheduled { ends: Ends::NowOrNever(9_000_000), ..ROW },
             Scheduled { ends: Ends::Never, ..ROW },
-            Scheduled { payload: swapped, ..ROW },
+            Scheduled { rest: other, ..ROW },
         ];
         for row in forged {
             check(&row, &mac, 1_000_000, Checked::Forged);
@@ -220,15 +239,16 @@ mod tests {
         let number = || prop_oneof![0u64..3, any::<u64>()];
         let time = || prop_oneof![0i64..3, any::<i64>()];
         let ends = prop_oneof![Just(Ends::Never), time().prop_map(Ends::At), time().prop_map(Ends::NowOrNever)];
-        let payload = prop_oneof![Just([0; 32]), any::<[u8; 32]>()];
-        (number(), number(), 0u32..3, time(), ends, payload).prop_map(
-            |(delivery, lane, attempts, due_ms, ends, payload)| Scheduled {
+        let rest = prop_oneof![Just([0; REST_BYTES]), any::<u8>().prop_map(|byte| [byte; REST_BYTES])];
+        (number(), number(), number(), 0u32..3, time(), ends, rest).prop_map(
+            |(delivery, message, lane, attempts, due_ms, ends, rest)| Scheduled {
                 delivery,
+                message,
                 lane,
                 attempts,
                 due_ms,
                 ends,
-                payload,
+                rest,
             },
         )
     }

@@ -371,7 +371,7 @@ impl Dispatch {
     fn stale(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
         self.queue.refused(now, id);
         self.depart(id);
-        self.read(posthaste_store::Query::One(id), 1, effects);
+        self.read(now, posthaste_store::Query::One(id), 1, effects);
     }
 
     // --- what follows from every event ---

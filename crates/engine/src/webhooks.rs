@@ -97,6 +97,8 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
             Ok((Some(destination), Some(message))) => self.request(&start, destination, &message, now),
             Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
             Ok((_, None)) => self.unsent(start.delivery, Cause::Retention),
+            // Told once it is recorded.
+            Err(StoreError::Altered { .. }) => self.unsent(start.delivery, Cause::TokenRejected),
             Err(error) => {
                 tracing::warn!(delivery = %start.delivery, %error, "cannot read what to send; trying again");
                 self.unsent(start.delivery, Cause::StoreUnavailable);

@@ -51,6 +51,14 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
+    /// What was read is not what was sealed for this place: somebody else wrote it.
+    #[error("{what} does not open ({why}): it was altered or moved, and is not used")]
+    Altered {
+        /// What it is.
+        what: &'static str,
+        /// Why it does not open.
+        why: String,
+    },
     /// What was read is not what was written.
     #[error("{what} holds {found}: the file is damaged or from another program")]
     Damaged {

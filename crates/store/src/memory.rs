@@ -32,7 +32,7 @@ use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
     Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Idempotency, Message, Page, Pause, PauseScope,
-    Query, Row, Session, Settled, Settlement, Shown, Start,
+    Query, Row, Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
 use journal::marks;
@@ -120,7 +120,7 @@ impl Memory {
                 happened.extend(old.iter().map(|old| Entry::ended(old, None)));
                 let superseded = old.iter().map(|old| old.id).collect();
                 self.collapsing.extend(new.collapse.map(|key| (lane, key, id)));
-                self.put(Row { delivery: new.delivery.clone(), place: new.place });
+                self.put(Row { delivery: new.delivery.clone(), place: new.place, token: Token::Valid });
                 arrivals.push(Arrival { new, message: Arc::clone(&accepted.message), superseded });
             }
             if let Some(fan_out) = accepted.fan_out {
@@ -174,7 +174,7 @@ impl Memory {
             self.file(&record.delivery);
             self.ended.insert(id, record.delivery);
         } else {
-            self.put(Row { delivery: record.delivery, place: record.place });
+            self.put(Row { delivery: record.delivery, place: record.place, token: Token::Valid });
         }
         Settled::Done
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::row::{
@@ -56,8 +57,9 @@ pub trait Outbox: Send + Sync + 'static {
         deliveries: Vec<DeliveryId>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Reads pending rows; see [`Query`] for which.
-    fn page(&self, query: Query, limit: u32) -> impl Future<Output = Result<Page, StoreError>> + Send;
+    /// Reads pending rows at `now`; see [`Query`] for which. Each row says by its
+    /// [`Token`](crate::Token) whether it may be sent.
+    fn page(&self, query: Query, limit: u32, now: Timestamp) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
     /// The settings of lanes, those that exist.
     fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;

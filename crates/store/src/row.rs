@@ -157,6 +157,19 @@ pub struct Row {
     pub delivery: Delivery,
     /// Where its row is.
     pub place: Place,
+    /// Whether it may be sent.
+    pub token: Token,
+}
+
+/// What a pending row's token says: whether the row is as the store wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// It is.
+    Valid,
+    /// It is, and was due long ago: what else is known of the delivery fits it.
+    Renewed,
+    /// It is not, or its delivery has ended or moved on since: it is never sent.
+    Rejected,
 }
 
 /// Which pending rows to read. Delayed and spilled rows come in the order they would be sent in,

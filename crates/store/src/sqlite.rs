@@ -45,6 +45,7 @@ mod show;
 mod signed;
 mod sweep;
 mod thread;
+mod token;
 mod vault;
 mod work;
 mod writer;
@@ -56,6 +57,7 @@ use std::time::Duration;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::master::{KeyCheck, Masters};
 use rusqlite::Connection;
@@ -76,6 +78,8 @@ use reader::{Looks, READERS, Readers};
 use request::{Change, Request};
 use reserve::Reserve;
 use sealed::SealedAccept;
+use token::Check;
+pub use token::{RETRY_TOKEN_TTL, Tokens};
 use vault::{Own, Vault};
 use work::Asked;
 use writer::Writer;
@@ -101,6 +105,7 @@ struct Shared {
     arrivals: Arrivals,
     kept: Kept,
     commits: commits::Count,
+    tokens: token::Count,
     looks: Arc<Looks>,
     reserve: Reserve,
     stopped: OnceLock<String>,
@@ -168,6 +173,7 @@ impl Sqlite {
             arrivals: Arrivals::new(),
             kept: Kept::default(),
             commits: commits::Count::default(),
+            tokens: token::Count::default(),
             looks: Arc::clone(&looks),
             reserve: Reserve::open(&folder, bounds.reserve_bytes)?,
             stopped: OnceLock::new(),
@@ -204,6 +210,17 @@ impl Sqlite {
     /// The commits so far, and how long they took.
     pub fn commits(&self) -> Commits {
         self.shared.commits.read()
+    }
+
+    /// What rows said of themselves when they were read back.
+    pub fn tokens(&self) -> Tokens {
+        self.shared.tokens.read()
+    }
+
+    /// Sends whatever rows there are, whoever wrote them: for the control of a proof.
+    #[cfg(any(test, feature = "conformance"))]
+    pub fn trust_every_row(&self) {
+        self.shared.tokens.trust();
     }
 
     /// Why nothing is written any more, if a commit has failed.
@@ -327,15 +344,21 @@ impl Outbox for Sqlite {
     async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         let settled = Vec::with_capacity(settlements.len());
         let entries = crate::journal::of_settle(&settlements);
-        self.writer.ask(|reply| Request::Settle { session, settlements, entries, settled, reply }).await
+        let macs = token::of_settle(self.shared.vault.row_macs(), &settlements);
+        let suspects = token::suspects(&settlements);
+        let settle = |reply| Request::Settle { session, settlements, entries, macs, settled, reply };
+        let settled = self.writer.ask(settle).await?;
+        self.shared.tokens.tell(&suspects, &settled);
+        Ok(settled)
     }
 
     async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
         self.change(session, Change::Spill(deliveries)).await
     }
 
-    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
-        self.readers.read(move |conn| page::read(conn, query, limit)).await
+    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<Page, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        self.readers.read(move |conn| page::read(conn, &Check { shared: &shared, now }, query, limit)).await
     }
 
     async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{ChildStdout, ExitCode};
 
+use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
@@ -187,7 +188,7 @@ fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
         let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         let mut after = None;
         loop {
-            let page = store.page(Query::Left { after, before }, PAGE).await?;
+            let page = store.page(Query::Left { after, before }, PAGE, Timestamp::MAX).await?;
             for row in &page.rows {
                 let message = store.message(row.delivery.message).await?;
                 let body = message.map(|message| String::from_utf8_lossy(&message.body).into_owned());

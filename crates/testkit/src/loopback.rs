@@ -16,13 +16,13 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::driver::Transport;
 use posthaste_engine::dispatch::{Finished, Send};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Archive, Message};
+use posthaste_store::{Archive, Message, StoreError};
 use tokio::time::Instant;
 
 /// Sees each attempt as it arrives, and judges it.
 pub type Receive = Box<dyn FnMut(&Send, &Message) -> Verdict + std::marker::Send>;
 
-type Read = Pin<Box<dyn Future<Output = (Send, Option<Arc<Message>>)> + std::marker::Send>>;
+type Read = Pin<Box<dyn Future<Output = (Send, Result<Option<Arc<Message>>, StoreError>)> + std::marker::Send>>;
 
 /// A transport that stays in the process.
 pub struct Loopback {
@@ -40,9 +40,13 @@ impl Loopback {
         Self { store, receive, takes, reads: FuturesUnordered::new(), under_way: VecDeque::new() }
     }
 
-    fn arrives(&mut self, send: &Send, message: Option<&Message>) {
-        // Its payload could not be read: nothing was sent, and the attempt is made again.
-        let verdict = message.map_or(Verdict::of(Cause::StoreUnavailable), |message| (self.receive)(send, message));
+    fn arrives(&mut self, send: &Send, message: Result<Option<&Message>, StoreError>) {
+        let verdict = match message {
+            Ok(Some(message)) => (self.receive)(send, message),
+            Err(StoreError::Altered { .. }) => Verdict::of(Cause::TokenRejected),
+            // Its payload could not be read: nothing was sent, and the attempt is made again.
+            Ok(None) | Err(_) => Verdict::of(Cause::StoreUnavailable),
+        };
         let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes };
         self.under_way.push_back((Instant::now() + self.takes, finished));
     }
@@ -51,11 +55,11 @@ impl Loopback {
 impl Transport for Loopback {
     fn send(&mut self, send: Send, _now: Timestamp) {
         match send.message.clone() {
-            Some(message) => self.arrives(&send, Some(&message)),
+            Some(message) => self.arrives(&send, Ok(Some(&message))),
             None => {
                 let store = Arc::clone(&self.store);
                 self.reads.push(Box::pin(async move {
-                    let message = store.message(send.start.message).await.ok().flatten();
+                    let message = store.message(send.start.message).await;
                     (send, message)
                 }));
             }
@@ -73,7 +77,10 @@ impl Transport for Loopback {
             tokio::select! {
                 biased;
                 Some((send, message)) = self.reads.next(), if !self.reads.is_empty() => {
-                    self.arrives(&send, message.as_deref());
+                    match message {
+                        Ok(message) => self.arrives(&send, Ok(message.as_deref())),
+                        Err(error) => self.arrives(&send, Err(error)),
+                    }
                 }
                 () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => {}
                 else => pending().await,

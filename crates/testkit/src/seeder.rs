@@ -194,6 +194,7 @@ mod tests {
     use super::*;
     use posthaste_core::queue::{Order, Span};
     use posthaste_core::tier::Tier;
+    use posthaste_core::time::Timestamp;
     use posthaste_store::Query;
 
     #[tokio::test]
@@ -207,7 +208,7 @@ mod tests {
         let mut rows = 0;
         for (lane, tier) in start.spilled {
             let query = Query::Spilled { lane, tier, order: Order::Fifo, span: Span::ALL };
-            rows += store.page(query, 20_000).await.expect("a page").rows.len();
+            rows += store.page(query, 20_000, Timestamp::MAX).await.expect("a page").rows.len();
             assert_eq!(tier, Tier::Promotional);
         }
         assert_eq!(rows, 10_000);

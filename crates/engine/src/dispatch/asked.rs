@@ -7,7 +7,7 @@ use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Page, Pause, PauseScope, Query};
+use posthaste_store::{Page, Pause, PauseScope, Query, Token};
 
 use super::call::Call;
 use super::sweeper::EVERYTHING;
@@ -107,7 +107,7 @@ impl Dispatch {
     fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {
         if !self.queue.knows(delivery) {
             self.receipts.entry(delivery).or_default().push(ticket);
-            self.read(Query::One(delivery), 1, effects);
+            self.read(now, Query::One(delivery), 1, effects);
             return;
         }
         match self.queue.receipt(now, delivery) {
@@ -147,14 +147,23 @@ impl Dispatch {
             // It came into the window by another page meanwhile, and may have left it again.
             return self.receipts_again(now, id, effects);
         }
-        let row = row.filter(|row| row.delivery.attempts > 0);
+        let mut row = row.filter(|row| row.delivery.attempts > 0);
+        if let Some(forged) = row.take_if(|row| row.token == Token::Rejected) {
+            self.quarantine(now, forged);
+            return self.receipt_is_nothing(id, effects);
+        }
         let record = row.and_then(|row| self.queue.end_row(row.delivery, row.place, State::Delivered { at: now }));
         if let Some(record) = record {
             self.record(record, None);
         } else if !self.queue.is_under_way(id) {
-            for ticket in self.receipts.remove(&id).unwrap_or_default() {
-                effects.push(Effect::Answer(ticket, Answer::Nothing));
-            }
+            self.receipt_is_nothing(id, effects);
+        }
+    }
+
+    /// There is nothing to record a receipt of.
+    fn receipt_is_nothing(&mut self, id: DeliveryId, effects: &mut Vec<Effect>) {
+        for ticket in self.receipts.remove(&id).unwrap_or_default() {
+            effects.push(Effect::Answer(ticket, Answer::Nothing));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
+use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
@@ -17,8 +18,9 @@ use super::{Departure, PauseNumber};
 pub enum Call {
     /// Record outcomes.
     Settle(Vec<Settlement>),
-    /// Read rows, at most this many, as of this departure: the last one before the page was asked for.
-    Page(Query, u32, Departure),
+    /// Read rows, at most this many, at this time, as of this departure: the last one before the page was
+    /// asked for.
+    Page(Query, u32, Timestamp, Departure),
     /// Move rows behind the window.
     Spill(Vec<Shed>),
     /// Look up lanes.
@@ -77,7 +79,7 @@ pub enum Reply {
 pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
     Ok(match call {
         Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
-        Call::Page(query, limit, as_of) => Reply::Paged(query, as_of, store.page(query, limit).await?),
+        Call::Page(query, limit, now, as_of) => Reply::Paged(query, as_of, store.page(query, limit, now).await?),
         Call::Spill(sheds) => {
             store.spill(session, ids(&sheds)).await?;
             Reply::Spilled(sheds)

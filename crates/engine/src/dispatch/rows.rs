@@ -7,8 +7,9 @@ use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed};
+use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Page, Query, Row, Start};
+use posthaste_store::{Page, Query, Row, Start, Token};
 
 use super::call::Call;
 use super::sweeper::EVERYTHING;
@@ -37,7 +38,7 @@ impl Dispatch {
         self.restore_breakers(now, start.breakers);
         self.late.start(now);
         self.sweeper.start(now);
-        self.read(Query::Left { after: None, before: self.session.writer }, LEFT_PAGE, effects);
+        self.read(now, Query::Left { after: None, before: self.session.writer }, LEFT_PAGE, effects);
     }
 
     /// Reads whatever it is time to read.
@@ -46,12 +47,12 @@ impl Dispatch {
             return;
         }
         if let Some(query) = self.late.next(now) {
-            self.read(query, late::PAGE, effects);
+            self.read(now, query, late::PAGE, effects);
         }
         while let Some(wanted) = self.queue.next_page(now) {
             let PageWanted { lane, tier, order, span, .. } = wanted;
             let query = Query::Spilled { lane, tier, order, span };
-            self.read(query, wanted.limit, effects);
+            self.read(now, query, wanted.limit, effects);
         }
         self.sweep(now, effects);
         self.to_spill.extend(self.queue.shed(now));
@@ -61,9 +62,9 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn read(&mut self, query: Query, limit: u32, effects: &mut Vec<Effect>) {
+    pub(super) fn read(&mut self, now: Timestamp, query: Query, limit: u32, effects: &mut Vec<Effect>) {
         *self.pages.entry(self.departures).or_default() += 1;
-        effects.push(Effect::Store(Call::Page(query, limit, self.departures)));
+        effects.push(Effect::Store(Call::Page(query, limit, now, self.departures)));
     }
 
     pub(super) fn paged(
@@ -80,7 +81,7 @@ impl Dispatch {
                     self.take_in(now, row, as_of);
                 }
                 if page.more {
-                    self.read(Query::Left { after: page.looked, before }, LEFT_PAGE, effects);
+                    self.read(now, Query::Left { after: page.looked, before }, LEFT_PAGE, effects);
                 }
             }
             Query::Delayed { .. } => {
@@ -129,6 +130,10 @@ impl Dispatch {
             }
             return false;
         }
+        if row.token == Token::Rejected {
+            self.quarantine(now, row);
+            return true;
+        }
         if row.place != Place::Spilled {
             self.admit_or_spill(now, row.delivery, row.place);
             self.ask_for(lane);
@@ -141,6 +146,16 @@ impl Dispatch {
             self.queue.spilled(lane, tier, id);
         }
         admission != Admission::NoRoom
+    }
+
+    /// A row that somebody else wrote is never sent: it ends here. What is in the window by that id came
+    /// there before, and goes on.
+    pub(super) fn quarantine(&mut self, now: Timestamp, row: Row) {
+        if !self.queue.knows(row.delivery.id) {
+            let end = State::Dead { at: now, cause: Cause::TokenRejected };
+            let record = self.queue.end_row(row.delivery, row.place, end);
+            record.into_iter().for_each(|record| self.record(record, None));
+        }
     }
 
     /// Whether a row of a page may be older than what was last known of its delivery.

@@ -17,7 +17,7 @@ use posthaste_core::time::Timestamp;
 
 use crate::row::{
     Acceptance, Accepted, Attempt, CollapseKey, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row,
-    Session, Settled, Settlement, Shown, Start,
+    Session, Settled, Settlement, Shown, Start, Token,
 };
 use crate::{Store, StoreError};
 
@@ -217,7 +217,9 @@ impl<S: Store> Case<S> {
     }
 
     pub(super) async fn page(&self, query: Query, limit: u32) -> Page {
-        self.done("page", self.store.page(query, limit).await)
+        let page = self.done("page", self.store.page(query, limit, NOW).await);
+        self.same("every row is as it was written", page.rows.iter().all(|row| row.token == Token::Valid), true);
+        page
     }
 
     /// The ids of a page.

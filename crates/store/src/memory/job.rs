@@ -12,7 +12,7 @@ use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
     Arrival, Chunk, Chunked, Endpoint, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, Message,
-    NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown,
+    NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -140,7 +140,8 @@ impl Memory {
                 job.meets_listed(found.collect(), limit)
             }
         };
-        let item = |(id, cursor)| ReplayItem { ended: self.replayable(id).cloned(), cursor };
+        let ended = |id| self.replayable(id).filter(|ended| job.kind.replays(ended)).cloned();
+        let item = |(id, cursor)| ReplayItem { ended: ended(id), cursor };
         Some(ReplayPage { items: met.found.into_iter().map(item).collect(), next: met.next, last: met.last })
     }
 
@@ -180,7 +181,7 @@ impl Memory {
             }
             self.jobs.list(message, id);
             self.lanes.entry(delivery.lane).or_insert_with(|| Arc::clone(&spread.new.lane));
-            self.put(Row { delivery: delivery.clone(), place: spread.new.place });
+            self.put(Row { delivery: delivery.clone(), place: spread.new.place, token: Token::Valid });
             arrivals.push(Arrival { new: spread.new, message: spread.message, superseded: Vec::new() });
         }
         let made = arrivals.len() as u64;

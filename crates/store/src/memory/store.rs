@@ -78,7 +78,7 @@ impl Outbox for MemoryStore {
         self.lock().spill(session, &deliveries)
     }
 
-    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<Page, StoreError> {
         Ok(self.lock().page(query, limit))
     }
 

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
+use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -38,8 +40,8 @@ pub struct Job {
     pub cursor: JobCursor,
     /// Deliveries it made.
     pub made: u64,
-    /// What it passed over: no payload is kept, the endpoint takes no messages, or somebody else
-    /// replayed or purged it meanwhile.
+    /// What it passed over: no payload is kept, the endpoint takes no messages, somebody else replayed or
+    /// purged it meanwhile, or it is quarantined.
     pub skipped: u64,
     /// How many a replay found when it was asked for.
     pub total: Option<Count>,
@@ -61,6 +63,15 @@ pub enum JobKind {
     },
     /// Gives named deliveries another life.
     ReplayListed,
+}
+
+impl JobKind {
+    /// Whether a replay may give this another life. What is quarantined stays so, unless somebody asks for
+    /// just that: nobody knows who scheduled it.
+    pub(crate) fn replays(&self, ended: &Delivery) -> bool {
+        let State::Dead { cause: Cause::TokenRejected, .. } = ended.state else { return true };
+        matches!(self, Self::ReplayFound { filter, .. } if filter.cause == Some(Cause::TokenRejected))
+    }
 }
 
 /// A message that goes to more endpoints than an accept makes deliveries for.
@@ -263,8 +274,8 @@ pub struct ReplayPage {
 /// Something to replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayItem {
-    /// As it ended; `None` when it can have no other life: no payload is kept, it was replayed before,
-    /// or it is neither dead nor expired.
+    /// As it ended; `None` when it can have no other life: no payload is kept, it was replayed before, it
+    /// is neither dead nor expired, or it is quarantined and nobody asked for just that.
     pub ended: Option<Delivery>,
     /// Behind it.
     pub cursor: JobCursor,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
@@ -47,8 +48,8 @@ impl<'c> Accept<'c> {
             delivery: conn.prepare(concat!(
                 "INSERT INTO delivery (",
                 delivery_columns!("due_ms"),
-                ", place, collapse) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ",
-                "?18)"
+                ", place, collapse, mac) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ",
+                "?17, ?18, ?19)"
             ))?,
         })
     }
@@ -78,8 +79,8 @@ impl<'c> Accept<'c> {
                 journal.push_from(prepared, index);
                 self.put_message(&accepted.message, sealed).map_err(&doing)?;
             }
-            for new in &accepted.deliveries {
-                for old in self.put_delivery(new, accepted.message.at)? {
+            for (new, mac) in accepted.deliveries.iter().zip(&sealed.macs) {
+                for old in self.put_delivery(new, mac, accepted.message.at)? {
                     journal.push(&Entry::ended(&old, None));
                     found.superseded.push((new.delivery.id, old.id));
                 }
@@ -122,7 +123,12 @@ impl<'c> Accept<'c> {
     }
 
     /// The row of a delivery that is made at `at`; says whose place it took.
-    pub(super) fn put_delivery(&mut self, new: &NewDelivery, at: Timestamp) -> Result<Vec<Delivery>, StoreError> {
+    pub(super) fn put_delivery(
+        &mut self,
+        new: &NewDelivery,
+        mac: &RowMac,
+        at: Timestamp,
+    ) -> Result<Vec<Delivery>, StoreError> {
         let superseded = match new.collapse {
             Some(collapse) => collapse::supersede(self.conn, new.delivery.lane, collapse, at)?,
             None => Vec::new(),
@@ -131,6 +137,7 @@ impl<'c> Accept<'c> {
         bind_delivery(sql, &new.delivery)
             .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(new.place)))
             .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 2, new.collapse.map(collapse::column)))
+            .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 3, &mac.0[..]))
             .and_then(|()| sql.raw_execute())
             .map_err(failed("accept messages"))?;
         Ok(superseded)

@@ -171,15 +171,15 @@ impl<'c> Group<'c> {
                 *found = self.accept.run(messages, sealed, entries, &mut self.journal.entries)?;
                 Ok(())
             }
-            Request::Settle { session, settlements, entries, settled, .. } => {
+            Request::Settle { session, settlements, entries, macs, settled, .. } => {
                 let written = &mut self.journal.entries;
-                self.settle.run(*session, settlements, settled, entries, written).map_err(failed(doing))
+                self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))
             }
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
-            Request::Spread { chunk, chunked, .. } => {
-                *chunked = job::spread(self.conn, &mut self.accept, chunk, &mut self.journal.entries)?;
+            Request::Spread { chunk, macs, chunked, .. } => {
+                *chunked = job::spread(self.conn, &mut self.accept, chunk, macs, &mut self.journal.entries)?;
                 Ok(())
             }
             Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),

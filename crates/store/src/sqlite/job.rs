@@ -10,6 +10,7 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::accept::Accept;
@@ -20,11 +21,11 @@ use super::column::{
 use super::dead_letter::{self, number, optional};
 use super::request::Request;
 use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, failed, show};
+use super::{Sqlite, arrivals, cut, failed, show, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, NewReplay,
-    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session,
+    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session, Spread,
 };
 use crate::{Jobs, StoreError};
 
@@ -69,11 +70,14 @@ impl Jobs for Sqlite {
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
         let room = arrivals::room_of_chunk(&chunk);
+        let key = self.shared.vault.row_macs();
+        let mac = |spread: &Spread| (spread.new.delivery.id, token::make(key, &spread.new.delivery));
+        let macs = chunk.deliveries.iter().map(mac).collect();
         let permit = self.shared.arrivals.make_room(room).await?;
         self.writer
             .ask(|reply| {
                 permit.forget();
-                Request::Spread { session, chunk: Box::new(chunk), chunked: Chunked::Stale, room, reply }
+                Request::Spread { session, chunk: Box::new(chunk), macs, chunked: Chunked::Stale, room, reply }
             })
             .await
     }
@@ -207,7 +211,8 @@ pub(super) fn replay_page(conn: &Connection, id: JobId, limit: u32) -> Result<Op
         JobKind::ReplayListed => job.meets_listed(listed(conn, id, job.cursor, limit)?, limit),
     };
     let replayable = Replayable::begin(conn)?;
-    let item = |(id, cursor)| Ok(ReplayItem { ended: replayable.find(id)?, cursor });
+    let ended = |id| Ok(replayable.find(id)?.filter(|ended| job.kind.replays(ended)));
+    let item = |(id, cursor)| Ok(ReplayItem { ended: ended(id)?, cursor });
     let items = met.found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
     Ok(Some(ReplayPage { items, next: met.next, last: met.last }))
 }
@@ -272,6 +277,7 @@ pub(super) fn spread(
     conn: &Connection,
     accept: &mut Accept<'_>,
     chunk: &mut Chunk,
+    macs: &[(DeliveryId, RowMac)],
     entries: &mut Entries,
 ) -> Result<Chunked, StoreError> {
     let doing = failed("make a chunk of deliveries");
@@ -287,8 +293,10 @@ pub(super) fn spread(
             }
             link(conn, chunk.job, old, delivery.id).map_err(&doing)?;
         }
+        let mac = macs.binary_search_by_key(&delivery.id, |(id, _)| *id).map(|at| macs[at].1);
+        let mac = mac.map_err(|_| super::vault::damaged("a chunk's row MACs"))?;
         // What a job makes has no collapse key: it takes nobody's place.
-        _ = accept.put_delivery(&spread.new, chunk.at)?;
+        _ = accept.put_delivery(&spread.new, &mac, chunk.at)?;
     }
     let made = |id| passed_over.binary_search(&id).is_err();
     let deliveries = chunk.deliveries.iter().map(|spread| &spread.new.delivery);

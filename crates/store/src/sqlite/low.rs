@@ -175,7 +175,7 @@ mod tests {
     }
 
     async fn found_before(store: &Sqlite, writer: WriterId) -> (Vec<u64>, u32) {
-        let read = store.readers.read(move |conn| page::left(conn, None, writer, u32::MAX));
+        let read = store.readers.read(move |conn| page::left(conn, None, None, writer, u32::MAX));
         let (page, looked) = read.await.expect("it reads");
         (page.rows.iter().map(|row| row.delivery.id.0.seq() / 2).collect(), looked)
     }

@@ -6,7 +6,7 @@
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
-use posthaste_core::queue::{Order, Place, Span};
+use posthaste_core::queue::{Order, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
@@ -14,8 +14,9 @@ use rusqlite::{Connection, Params};
 use super::column::{
     DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
 };
+use super::token::Check;
 use super::{cut, derived, failed};
-use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX};
+use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX, Token};
 use crate::{DELIVERIES_MAX, StoreError};
 
 /// As `column.rs` numbers it.
@@ -23,7 +24,7 @@ const READY: i64 = 0;
 
 macro_rules! select {
     ($($rest:literal)*) => {
-        concat!("SELECT ", delivery_columns!("due_ms"), ", place FROM delivery WHERE ", $($rest),*)
+        concat!("SELECT ", delivery_columns!("due_ms"), ", place, mac FROM delivery WHERE ", $($rest),*)
     };
 }
 
@@ -55,17 +56,18 @@ const LEFT_BY_CUT: &str = "SELECT (SELECT count(*) FROM delivery WHERE id > ?2 A
         AND EXISTS (SELECT 1 FROM delivery WHERE id = spared.delivery))";
 const ONE: &str = select!("id = ?1");
 
-/// Reads a page.
-pub(super) fn read(conn: &Connection, query: Query, limit: u32) -> Result<Page, StoreError> {
+/// Reads a page for the dispatch loop: what it may send of it, `check` says.
+pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u32) -> Result<Page, StoreError> {
+    let check = Some(check);
     let mut next_due = None;
     let rows = match query {
-        Query::Left { after, before } => return left(conn, after, before, limit).map(|(page, _)| page),
+        Query::Left { after, before } => return left(conn, check, after, before, limit).map(|(page, _)| page),
         Query::Delayed { after, until } => {
             next_due = due_after(conn, until)?;
-            delayed(conn, after, until, limit)?
+            delayed(conn, check, after, until, limit)?
         }
-        Query::Spilled { lane, tier, order, span } => spilled(conn, lane, tier, order, span, limit)?,
-        Query::One(id) => rows(conn, ONE, [key(id.0)])?,
+        Query::Spilled { lane, tier, order, span } => spilled(conn, check, (lane, tier, order), span, limit)?,
+        Query::One(id) => rows(conn, check, ONE, [key(id.0)])?,
     };
     Ok(Page { more: rows.len() == limit as usize, rows, looked: None, next_due })
 }
@@ -107,6 +109,7 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
 /// What earlier writers left; also says how many rows it looked at.
 pub(super) fn left(
     conn: &Connection,
+    check: Option<&Check<'_>>,
     after: Option<DeliveryId>,
     before: WriterId,
     limit: u32,
@@ -123,7 +126,7 @@ pub(super) fn left(
         looked += 1;
         last = Some(stored_key(get(row, 0)?)?);
         if get::<i64>(row, DELIVERY_COLUMNS)? == READY {
-            page.rows.push(Row { delivery: delivery(row)?, place: Place::Ready });
+            page.rows.push(read_row(conn, check, row)?);
         }
     }
     page.more = page.rows.len() == limit as usize || looked == SWEEP_LOOKS_MAX;
@@ -133,20 +136,21 @@ pub(super) fn left(
 
 fn delayed(
     conn: &Connection,
+    check: Option<&Check<'_>>,
     after: Option<(Timestamp, DeliveryId)>,
     until: Timestamp,
     limit: u32,
 ) -> Result<Vec<Row>, StoreError> {
     let Some((due, id)) = after else {
-        return rows(conn, DELAYED, (i64::MIN, until.as_millis(), limit));
+        return rows(conn, check, DELAYED, (i64::MIN, until.as_millis(), limit));
     };
     // The rest of that very millisecond first: one range over both columns would read every row
     // of it again, and a campaign's rows are all due at once.
     let twins = if due <= until { limit } else { 0 };
-    let mut page = rows(conn, DELAYED_TWINS, (due.as_millis(), key(id.0), twins))?;
+    let mut page = rows(conn, check, DELAYED_TWINS, (due.as_millis(), key(id.0), twins))?;
     let rest = u32::try_from(page.len()).map_or(0, |read| limit.saturating_sub(read));
     if rest > 0 {
-        page.extend(rows(conn, DELAYED, (due.as_millis(), until.as_millis(), rest))?);
+        page.extend(rows(conn, check, DELAYED, (due.as_millis(), until.as_millis(), rest))?);
     }
     Ok(page)
 }
@@ -161,14 +165,13 @@ fn due_after(conn: &Connection, until: Timestamp) -> Result<Option<Timestamp>, S
 
 fn spilled(
     conn: &Connection,
-    lane: LaneId,
-    tier: Tier,
-    order: Order,
+    check: Option<&Check<'_>>,
+    (lane, tier, order): (LaneId, Tier, Order),
     span: Span,
     limit: u32,
 ) -> Result<Vec<Row>, StoreError> {
     let (from, below) = (key(span.from.0), key(span.below.0));
-    let queue = |sql, tier| rows(conn, sql, (key(lane.0), tier_number(tier), from, below, limit));
+    let queue = |sql, tier| rows(conn, check, sql, (key(lane.0), tier_number(tier), from, below, limit));
     match order {
         Order::Fifo => queue(OLDEST_SPILLED, tier),
         Order::NewestFirst => queue(NEWEST_SPILLED, tier),
@@ -184,20 +187,29 @@ fn spilled(
     }
 }
 
-fn rows(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<Row>, StoreError> {
+fn rows(conn: &Connection, check: Option<&Check<'_>>, sql: &str, params: impl Params) -> Result<Vec<Row>, StoreError> {
     let doing = failed("read pending deliveries");
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let mut found = sql.query(params).map_err(&doing)?;
     let mut rows = Vec::new();
     while let Some(row) = found.next().map_err(&doing)? {
-        rows.push(Row { delivery: delivery(row)?, place: stored_place(get(row, DELIVERY_COLUMNS)?)? });
+        rows.push(read_row(conn, check, row)?);
     }
     Ok(rows)
 }
 
-/// One pending row.
+/// One row. What is only shown or ended needs no check.
+fn read_row(conn: &Connection, check: Option<&Check<'_>>, row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
+    let delivery = delivery(row)?;
+    let mac = row.get_ref(DELIVERY_COLUMNS + 1).map_err(failed("read a row's MAC"))?;
+    let mac = mac.as_blob().unwrap_or_default();
+    let token = check.map_or(Ok(Token::Valid), |check| check.token(conn, &delivery, mac))?;
+    Ok(Row { delivery, place: stored_place(get(row, DELIVERY_COLUMNS)?)?, token })
+}
+
+/// One pending row, to be shown or ended.
 pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<Row>, StoreError> {
-    Ok(rows(conn, ONE, [key(id.0)])?.pop())
+    Ok(rows(conn, None, ONE, [key(id.0)])?.pop())
 }
 
 /// How SQLite would run it, in its own words.

@@ -3,6 +3,7 @@
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::SoftBreaker;
+use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
 use super::accept::Found;
@@ -42,6 +43,8 @@ pub(super) enum Request {
         settlements: Vec<Settlement>,
         /// What they leave if they take effect.
         entries: Entries,
+        /// What their rows say of themselves from then on; none where a row ends.
+        macs: Vec<Option<RowMac>>,
         settled: Vec<Settled>,
         reply: Reply<Vec<Settled>>,
     },
@@ -70,6 +73,8 @@ pub(super) enum Request {
     Spread {
         session: Session,
         chunk: Box<Chunk>,
+        /// What its rows say of themselves, by id.
+        macs: Vec<(DeliveryId, RowMac)>,
         chunked: Chunked,
         room: u32,
         reply: Reply<Chunked>,

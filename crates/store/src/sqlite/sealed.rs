@@ -10,12 +10,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::KeyId;
+use posthaste_crypto::row_mac::RowMac;
 use posthaste_crypto::seal::{self, NotOpened, SealingKey};
 use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::token;
 use super::vault::{NewKey, Vault};
 use crate::StoreError;
 use crate::derived::NameKind;
@@ -31,6 +34,8 @@ pub(super) struct SealedMessage {
     pub(super) head: Vec<u8>,
     pub(super) compact: Option<Vec<u8>>,
     pub(super) body: Vec<u8>,
+    /// What the rows of its deliveries say of themselves, in their order.
+    pub(super) macs: Vec<RowMac>,
 }
 
 /// What is sealed of an accept, in the order of its messages, and the keys that go along.
@@ -40,10 +45,13 @@ pub(super) struct SealedAccept {
     pub(super) keys: Vec<NewKey>,
 }
 
-/// What of a message stands in its head.
+/// What of a message stands in its head: whatever is sent beside the payload, or decides under which name.
+/// The columns of the same names are for lists.
 struct MessageHead {
+    at: Timestamp,
     correlation_id: String,
     subject: Option<String>,
+    event_type: Option<String>,
 }
 
 fn spot(tenant: TenantId, field: Field, row: Key) -> Spot {
@@ -84,7 +92,7 @@ impl Vault {
         let mut entries = Entries::with_capacity(messages.len());
         for (accepted, (key, own)) in messages.iter_mut().zip(&keys) {
             sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
-            sealed.messages.push(seal_message(&accepted.message, key, own));
+            sealed.messages.push(self.seal_message(accepted, key, own));
             entries.push(&Entry::accepted(accepted, &self.marks(&accepted.message, key)));
             if let Some(call) = &mut accepted.idempotency {
                 self.seal_answer(call, own);
@@ -102,7 +110,20 @@ impl Vault {
         let message = &accepted.message;
         let (key, own) = self.keys_for(conn, message)?;
         let keys = self.unwritten(message.tenant, key.id());
-        Ok((seal_message(message, &key, &own), keys, Entry::accepted(accepted, &self.marks(message, &key))))
+        Ok((self.seal_message(accepted, &key, &own), keys, Entry::accepted(accepted, &self.marks(message, &key))))
+    }
+
+    fn seal_message(&self, accepted: &Accepted, key: &SealingKey, own: &SealingKey) -> SealedMessage {
+        let message = &accepted.message;
+        let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
+        SealedMessage {
+            key: key.id(),
+            event_type: message.event_type.as_deref().map(|text| seal_event_type(own, message.tenant, text)),
+            head: seal(Field::MessageHead, &pack_head(message)),
+            compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
+            body: seal(Field::MessageBody, &message.body),
+            macs: accepted.deliveries.iter().map(|new| token::make(self.row_macs(), &new.delivery)).collect(),
+        }
     }
 
     fn marks(&self, message: &Message, key: &SealingKey) -> Marks {
@@ -117,22 +138,24 @@ impl Vault {
     pub(super) fn open_message(
         &self,
         conn: &Connection,
-        row: Message,
+        (tenant, id): (TenantId, MessageId),
         head: &[u8],
         compact: Option<&[u8]>,
         body: &[u8],
     ) -> Result<Option<Message>, StoreError> {
-        let Some(key) = self.by_id(conn, key_of(body)?)? else { return Ok(None) };
-        let (tenant, id) = (row.tenant, row.id);
-        let open = |field, sealed| opened(&key, &spot(tenant, field, id.0), sealed, "a message");
-        let MessageHead { correlation_id, subject } = unpack_head(&open(Field::MessageHead, head)?)?;
+        let altered = |why: NotOpened| StoreError::Altered { what: "a message", why: why.to_string() };
+        let Some(key) = self.by_id(conn, seal::key_of(body).map_err(altered)?)? else { return Ok(None) };
+        let open = |field, sealed| key.open(&spot(tenant, field, id.0), sealed).map_err(altered);
+        let MessageHead { at, correlation_id, subject, event_type } = unpack_head(&open(Field::MessageHead, head)?)?;
         Ok(Some(Message {
-            event_type: row.event_type.map(|text| self.open_event_type(conn, tenant, &text)).transpose()?,
+            id,
+            tenant,
+            at,
+            event_type,
             correlation_id,
             subject,
             compact: compact.map(|compact| open(Field::MessageCompact, compact)).transpose()?.map(Bytes::from),
             body: Bytes::from(open(Field::MessageBody, body)?),
-            ..row
         }))
     }
 
@@ -146,7 +169,7 @@ impl Vault {
     ) -> Result<Vec<(NameKind, Hidden)>, StoreError> {
         let Some(key) = self.by_id(conn, key_of(head)?)? else { return Ok(Vec::new()) };
         let plain = opened(&key, &spot(tenant, Field::MessageHead, id.0), head, "a message")?;
-        let MessageHead { correlation_id, subject } = unpack_head(&plain)?;
+        let MessageHead { correlation_id, subject, .. } = unpack_head(&plain)?;
         let subject = subject.map(|_| (NameKind::Subject, subject_mark(&key)));
         Ok(subject.into_iter().chain([Name::Correlation(correlation_id).hide(self.lookups(), tenant)]).collect())
     }
@@ -216,27 +239,26 @@ fn subject_mark(key: &SealingKey) -> Hidden {
     Hidden(*key.mark("subject", &[]).first_chunk().expect("a digest is longer"))
 }
 
-fn seal_message(message: &Message, key: &SealingKey, own: &SealingKey) -> SealedMessage {
-    let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
-    let mut head = Vec::with_capacity(message.correlation_id.len() + 16);
+fn pack_head(message: &Message) -> Vec<u8> {
+    let mut head = Vec::with_capacity(message.correlation_id.len() + 48);
+    pack::time(&mut head, message.at);
     pack::bytes(&mut head, message.correlation_id.as_bytes());
-    if let Some(subject) = &message.subject {
-        pack::bytes(&mut head, subject.as_bytes());
+    for text in [&message.subject, &message.event_type] {
+        head.push(u8::from(text.is_some()));
+        text.iter().for_each(|text| pack::bytes(&mut head, text.as_bytes()));
     }
-    SealedMessage {
-        key: key.id(),
-        event_type: message.event_type.as_deref().map(|text| seal_event_type(own, message.tenant, text)),
-        head: seal(Field::MessageHead, &head),
-        compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
-        body: seal(Field::MessageBody, &message.body),
-    }
+    head
 }
 
 fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
     let mut rest = Unpack(plain);
+    let at = rest.time()?;
     let correlation_id = text(rest.bytes()?.to_vec())?;
-    let subject = if rest.0.is_empty() { None } else { Some(text(rest.bytes()?.to_vec())?) };
-    Ok(MessageHead { correlation_id, subject })
+    let mut optional = || match rest.number()? {
+        0 => Ok(None),
+        _ => text(rest.bytes()?.to_vec()).map(Some),
+    };
+    Ok(MessageHead { at, correlation_id, subject: optional()?, event_type: optional()? })
 }
 
 fn event_type_spot(tenant: TenantId) -> Spot {

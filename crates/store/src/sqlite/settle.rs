@@ -3,6 +3,7 @@
 //! and still leaves its attempt in the history.
 
 use posthaste_core::queue::Record;
+use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
@@ -11,12 +12,13 @@ use super::pause;
 use crate::journal::{Entries, Entry, leaves_entry};
 use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
 
-/// Keeps how a delivery ended, and the attempt that led to it if one did.
+/// Keeps how a delivery ended, and the attempt that led to it if one did. What has ended stays as it is:
+/// only somebody else can have put a row of it back.
 pub(super) const OUTCOME: &str = concat!(
     "INSERT INTO outcome (",
     delivery_columns!("ended_ms"),
     ", number, at_ms, took_us, attempt_cause, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ",
-    "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
+    "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21) ON CONFLICT (id) DO NOTHING"
 );
 
 /// The statements of a settle.
@@ -38,7 +40,7 @@ impl<'c> Settle<'c> {
             // Only what an attempt can change: naming lane or tier would rewrite their index too.
             wait: conn.prepare(
                 "UPDATE delivery SET state = ?5, due_ms = ?6, cause = ?7, attempts = ?8, previous_wait_us = ?12,
-                   limited_in_a_row = ?13, last_cause = ?14, compact = ?16, place = ?17
+                   limited_in_a_row = ?13, last_cause = ?14, compact = ?16, place = ?17, mac = ?19
                  WHERE id = ?1 AND attempts = ?18",
             )?,
             // A settle that is made again because its answer was lost is not another attempt.
@@ -60,14 +62,15 @@ impl<'c> Settle<'c> {
         session: Session,
         settlements: &[Settlement],
         settled: &mut Vec<Settled>,
-        prepared: &Entries,
+        (prepared, macs): (&Entries, &[Option<RowMac>]),
         journal: &mut Entries,
     ) -> rusqlite::Result<()> {
         settled.clear();
         let mut next = 0..;
-        for settlement in settlements {
+        for (place, settlement) in settlements.iter().enumerate() {
             let mine = settlement.epoch == session.epoch;
-            let done = mine && self.change(&settlement.record, settlement.attempt.as_ref())?;
+            let mac = macs.get(place).and_then(Option::as_ref);
+            let done = mine && self.change(&settlement.record, settlement.attempt.as_ref(), mac)?;
             let entry = if leaves_entry(settlement) { next.next() } else { None };
             match entry {
                 Some(index) if done => journal.push_from(prepared, index),
@@ -86,11 +89,10 @@ impl<'c> Settle<'c> {
     }
 
     /// Makes the change; `false` when the row is not what the caller thinks.
-    fn change(&mut self, record: &Record, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
-        let changed = if record.delivery.state.is_terminal() {
-            self.end(record, attempt)?
-        } else {
-            self.move_on(record, attempt)?
+    fn change(&mut self, record: &Record, attempt: Option<&Attempt>, mac: Option<&RowMac>) -> rusqlite::Result<bool> {
+        let changed = match mac {
+            Some(mac) => self.move_on(record, attempt, mac)?,
+            None => self.end(record, attempt)?,
         };
         if changed && record.pauses_lane {
             pause::put(self.conn, Pause { scope: PauseScope::Lane(record.delivery.lane), until: None })?;
@@ -106,15 +108,18 @@ impl<'c> Settle<'c> {
         }
         bind_delivery(&mut self.outcome, &record.delivery)?;
         bind_attempt(&mut self.outcome, DELIVERY_COLUMNS + 1, attempt)?;
-        self.outcome.raw_execute()?;
+        if self.outcome.raw_execute()? == 0 {
+            return Ok(false);
+        }
         self.files.file(&record.delivery)?;
         Ok(true)
     }
 
-    fn move_on(&mut self, record: &Record, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
+    fn move_on(&mut self, record: &Record, attempt: Option<&Attempt>, mac: &RowMac) -> rusqlite::Result<bool> {
         bind_delivery(&mut self.wait, &record.delivery)?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(record.place))?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 2, record.attempts_before)?;
+        self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 3, &mac.0[..])?;
         if self.wait.raw_execute()? == 0 {
             return Ok(false);
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use posthaste_core::cut;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId, TenantId};
@@ -92,25 +91,16 @@ pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result
     let doing = failed("read a message");
     let mut sql = conn
         .prepare_cached(
-            "SELECT tenant, at_ms, event_type, head, compact, body FROM message WHERE id = ?1
+            "SELECT tenant, head, compact, body FROM message WHERE id = ?1
              UNION ALL
-             SELECT tenant, at_ms, event_type, head, compact, body FROM kept WHERE id = ?1",
+             SELECT tenant, head, compact, body FROM kept WHERE id = ?1",
         )
         .map_err(&doing)?;
     let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
     let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
-    let open = Message {
-        id,
-        tenant: TenantId(stored_key(get(row, 0)?)?),
-        at: Timestamp::from_millis(get(row, 1)?),
-        event_type: get(row, 2)?,
-        correlation_id: String::new(),
-        subject: None,
-        compact: None,
-        body: Bytes::new(),
-    };
-    let (head, compact, body): (Vec<u8>, Option<Vec<u8>>, Vec<u8>) = (get(row, 3)?, get(row, 4)?, get(row, 5)?);
-    Ok(vault.open_message(conn, open, &head, compact.as_deref(), &body)?.map(Arc::new))
+    let tenant = TenantId(stored_key(get(row, 0)?)?);
+    let (head, compact, body): (Vec<u8>, Option<Vec<u8>>, Vec<u8>) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
+    Ok(vault.open_message(conn, (tenant, id), &head, compact.as_deref(), &body)?.map(Arc::new))
 }
 
 /// What a cut or a TTL makes of a pending delivery's state, before its row says so.

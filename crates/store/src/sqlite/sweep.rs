@@ -227,7 +227,9 @@ impl<'c> WriteOff<'c> {
         self.remove.execute([key(delivery.id.0)])?;
         bind_delivery(&mut self.outcome, delivery)?;
         bind_attempt(&mut self.outcome, DELIVERY_COLUMNS + 1, None)?;
-        self.outcome.raw_execute()?;
+        if self.outcome.raw_execute()? == 0 {
+            return Ok(());
+        }
         self.files.file(delivery)
     }
 }

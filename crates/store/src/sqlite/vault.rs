@@ -18,6 +18,7 @@ use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, TenantWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{KeyCheck, Masters};
 use posthaste_crypto::random;
+use posthaste_crypto::row_mac::RowMacKey;
 use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -54,6 +55,7 @@ pub(super) struct Vault {
     lookups: LookupKey,
     requests: LookupKey,
     signer: CheckpointKey,
+    row_macs: RowMacKey,
     keys: RwLock<Keys>,
 }
 
@@ -107,6 +109,7 @@ impl Vault {
             lookups: store.lookups(),
             requests: store.idempotency(),
             signer: store.checkpoints(),
+            row_macs: store.row_macs(),
             store,
             keys: RwLock::new(Keys { last, ..Keys::default() }),
         };
@@ -126,6 +129,11 @@ impl Vault {
     /// Signs for the journal.
     pub(super) fn signer(&self) -> &CheckpointKey {
         &self.signer
+    }
+
+    /// Makes and checks what rows of deliveries say of themselves.
+    pub(super) fn row_macs(&self) -> &RowMacKey {
+        &self.row_macs
     }
 
     /// A subject as its key's row names it.

@@ -23,7 +23,7 @@ use posthaste_store::{
 
 use super::new_folder;
 
-const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
 #[tokio::test]
 async fn everything_is_found_again_after_a_restart() {
@@ -55,7 +55,7 @@ async fn everything_is_found_again_after_a_restart() {
     let found = store.endpoint(EndpointId::from_raw(5)).await.expect("a read");
     assert_eq!(found.as_deref(), Some(&endpoint(5)));
     assert_eq!(store.message(waiting.message.id).await.expect("a read"), Some(waiting.message.clone()));
-    let row = store.page(Query::One(id(&waiting)), 1).await.expect("a read").rows.remove(0);
+    let row = store.page(Query::One(id(&waiting)), 1, NOW).await.expect("a read").rows.remove(0);
     assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), Place::Spilled));
     let shown = store.delivery(id(&ended), NOW).await.expect("a read").expect("it is known");
     assert_eq!(shown.delivery.state, State::Delivered { at: NOW });
@@ -81,7 +81,7 @@ async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
     let survivor = open(copy.path());
     let start = survivor.open().await.expect("it opens");
     let query = Query::Left { after: None, before: start.session.writer };
-    let left = survivor.page(query, 10).await.expect("a read").rows;
+    let left = survivor.page(query, 10, NOW).await.expect("a read").rows;
     assert_eq!(left.iter().map(|row| row.delivery.id).collect::<Vec<_>>(), [id(&last)]);
     for seq in 0..50 {
         let shown = survivor.delivery(id(&message(session, 1 + seq * 2)), NOW).await.expect("a read");
@@ -194,7 +194,7 @@ async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
     assert!(reason.starts_with("cannot settle deliveries: ") && reason.contains("outcome"), "{reason}");
     assert_eq!(store.arrivals().await.len(), 1, "what was accepted before still arrives");
     assert!(store.arrivals().await.is_empty(), "then its loop hears that nothing will come any more");
-    let row = store.page(Query::One(id(&first)), 1).await.expect("reading goes on");
+    let row = store.page(Query::One(id(&first)), 1, NOW).await.expect("reading goes on");
     assert_eq!(row.rows[0].delivery, first.deliveries[0].delivery, "nothing of the failed group is left");
 }
 
@@ -231,12 +231,12 @@ async fn a_store_closed_while_nobody_fetches_answers_everybody() {
     assert!(matches!(late, Ok(Err(StoreError::Stopped))), "who comes later: {late:?}");
 }
 
-fn open(folder: &Path) -> Sqlite {
+pub(super) fn open(folder: &Path) -> Sqlite {
     Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens")
 }
 
 /// A message with one ready delivery to lane 5.
-fn message(session: Session, seq: u64) -> Accepted {
+pub(super) fn message(session: Session, seq: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, seq));
     let delivery =
         Delivery::queued(DeliveryId(message.0.plus(1)), message, LaneId::from_raw(5), Tier::Promotional, NOW);
@@ -247,11 +247,11 @@ fn message(session: Session, seq: u64) -> Accepted {
     Accepted::new(message, vec![new])
 }
 
-fn id(accepted: &Accepted) -> DeliveryId {
+pub(super) fn id(accepted: &Accepted) -> DeliveryId {
     accepted.deliveries[0].delivery.id
 }
 
-fn delivered(session: Session, accepted: &Accepted) -> Settlement {
+pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     let before = &accepted.deliveries[0].delivery;
     let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
     Settlement {

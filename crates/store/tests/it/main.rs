@@ -6,6 +6,7 @@ mod audit;
 mod folder;
 mod refused;
 mod space;
+mod tamper;
 
 use posthaste_crypto::master::{MasterKey, Masters};
 use tempfile::TempDir;

@@ -8,6 +8,7 @@ use posthaste_core::dice::Roll;
 use posthaste_core::id::LaneId;
 use posthaste_core::queue::{Limits, Order, Place, Span};
 use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_engine::dispatch::{Answer, Command};
@@ -179,7 +180,7 @@ impl World {
         let pending = async || {
             let (lane, order, span) = (self.lane, Order::Strict, Span::ALL);
             let query = Query::Spilled { lane, tier: Tier::Promotional, order, span };
-            let spilled = !self.store.page(query, 1).await?.rows.is_empty();
+            let spilled = !self.store.page(query, 1, Timestamp::MAX).await?.rows.is_empty();
             Ok(!spilled && self.store.waiting(lane).await?.total() == 0)
         };
         self.waits_until(pending).await

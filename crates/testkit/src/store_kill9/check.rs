@@ -86,7 +86,7 @@ async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>,
     let mut found = BTreeSet::new();
     let mut left = None;
     loop {
-        let page = store.page(Query::Left { after: left, before: start.session.writer }, PAGE).await?;
+        let page = store.page(Query::Left { after: left, before: start.session.writer }, PAGE, Timestamp::MAX).await?;
         found.extend(page.rows.iter().map(|row| row.delivery.id));
         left = page.looked;
         if !page.more {
@@ -95,7 +95,7 @@ async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>,
     }
     let mut late = None;
     loop {
-        let page = store.page(Query::Delayed { after: late, until: Timestamp::MAX }, PAGE).await?;
+        let page = store.page(Query::Delayed { after: late, until: Timestamp::MAX }, PAGE, Timestamp::MAX).await?;
         found.extend(page.rows.iter().map(|row| row.delivery.id));
         late = page.rows.last().and_then(|row| Some((row.delivery.state.due()?, row.delivery.id)));
         if !page.more {
@@ -104,7 +104,7 @@ async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>,
     }
     for (lane, tier) in &start.spilled {
         let query = Query::Spilled { lane: *lane, tier: *tier, order: Order::Fifo, span: Span::ALL };
-        found.extend(store.page(query, u32::MAX >> 1).await?.rows.iter().map(|row| row.delivery.id));
+        found.extend(store.page(query, u32::MAX >> 1, Timestamp::MAX).await?.rows.iter().map(|row| row.delivery.id));
     }
     Ok(found)
 }

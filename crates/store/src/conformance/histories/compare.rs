@@ -58,8 +58,9 @@ impl Both {
 
     async fn compare_pages(&self, query: Query) {
         for limit in [1, 3, 1_000] {
-            let expected = self.memory.page(query, limit).await.expect("memory reads");
-            assert_eq!(self.sqlite().page(query, limit).await.expect("it reads"), expected, "{query:?} limit {limit}");
+            let expected = self.memory.page(query, limit, at(0)).await.expect("memory reads");
+            let found = self.sqlite().page(query, limit, at(0)).await.expect("it reads");
+            assert_eq!(found, expected, "{query:?} limit {limit}");
         }
     }
 

@@ -79,6 +79,7 @@ CREATE TABLE delivery (
   compact INTEGER NOT NULL,                  -- none, spare, in use
   place INTEGER NOT NULL CHECK (place BETWEEN 0 AND 2),  -- ready, delayed, spilled
   collapse INTEGER,                          -- a keyed hash: any of the 64-bit numbers
+  mac BLOB NOT NULL,                         -- of the columns up to `compact`: who else writes a row has none
   CHECK ((state = 0) = (attempts = 0)),      -- queued is what was not tried yet
   CHECK ((state = 1) = (cause IS NOT NULL)),
   CHECK (state <> 2 OR ack_within_us IS NOT NULL),

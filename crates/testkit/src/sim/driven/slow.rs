@@ -6,6 +6,7 @@ use std::time::Duration;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Acceptance, Accepted, Arrival, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
     StoreError, Sweep, SweptRows,
@@ -67,7 +68,7 @@ impl Outbox for Slow {
         self.slowly(|memory| memory.spill(session, &deliveries)).await
     }
 
-    async fn page(&self, query: Query, limit: u32) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<Page, StoreError> {
         Ok(self.slowly(|memory| memory.page(query, limit)).await)
     }
 

@@ -1,0 +1,46 @@
+//! Rows that somebody else wrote.
+
+use posthaste_store::Token;
+
+use super::*;
+
+/// Lets the first page that comes back say that somebody else wrote its rows.
+fn forge(rig: &mut Rig, ms: i64) {
+    let call = rig.calls.pop_front().expect("a page is read");
+    let reply = perform(&rig.store, rig.session, call).now_or_never().expect("memory answers at once");
+    let Reply::Paged(query, as_of, mut page) = reply.expect("this session owns the store") else {
+        panic!("the first call reads a page");
+    };
+    page.rows.iter_mut().for_each(|row| row.token = Token::Rejected);
+    rig.step(ms, Event::Replied(Reply::Paged(query, as_of, page)));
+}
+
+#[test]
+fn a_row_that_somebody_else_wrote_is_dead_and_never_sent() {
+    let mut before = Rig::new();
+    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), None);
+    let id = DeliveryId(before.message(1).0.plus(1));
+    let mut rig = before.restart_unread(10);
+    forge(&mut rig, 11);
+    rig.every_call(12);
+    assert_eq!(rig.sent, []);
+    assert_eq!(rig.state(id, 13), State::Dead { at: at(11), cause: Cause::TokenRejected });
+    assert!(!rig.dispatch.queue.knows(id));
+    assert_eq!(rig.dispatch.refused_moves(), 0);
+}
+
+#[test]
+fn a_receipt_for_a_row_that_somebody_else_wrote_is_for_nothing() {
+    let mut before = Rig::new();
+    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
+    let id = DeliveryId(before.message(1).0.plus(1));
+    let mut rig = before.restart(5);
+    rig.step(6, finished(id, Cause::Ok));
+    rig.every_call(7);
+    assert!(matches!(rig.state(id, 8), State::AwaitingAck { .. }));
+    rig.ask(11, 1, Command::Receipt(id));
+    forge(&mut rig, 12);
+    rig.every_call(13);
+    assert_eq!(rig.answered, [(Ticket(1), Answer::Nothing)]);
+    assert_eq!(rig.state(id, 13), State::Dead { at: at(12), cause: Cause::TokenRejected });
+}

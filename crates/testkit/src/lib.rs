@@ -19,6 +19,8 @@ pub mod planted;
 pub mod prove;
 pub mod purity;
 pub mod receiver;
+#[cfg(feature = "conformance")]
+pub mod retry_tokens;
 pub mod schedules;
 pub mod sealed;
 pub mod seeder;

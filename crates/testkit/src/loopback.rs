@@ -40,13 +40,8 @@ impl Loopback {
         Self { store, receive, takes, reads: FuturesUnordered::new(), under_way: VecDeque::new() }
     }
 
-    fn arrives(&mut self, send: &Send, message: Result<Option<&Message>, StoreError>) {
-        let verdict = match message {
-            Ok(Some(message)) => (self.receive)(send, message),
-            Err(StoreError::Altered { .. }) => Verdict::of(Cause::TokenRejected),
-            // Its payload could not be read: nothing was sent, and the attempt is made again.
-            Ok(None) | Err(_) => Verdict::of(Cause::StoreUnavailable),
-        };
+    fn arrives(&mut self, send: &Send, message: Result<&Message, Cause>) {
+        let verdict = message.map_or_else(Verdict::of, |message| (self.receive)(send, message));
         let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes };
         self.under_way.push_back((Instant::now() + self.takes, finished));
     }
@@ -55,7 +50,7 @@ impl Loopback {
 impl Transport for Loopback {
     fn send(&mut self, send: Send, _now: Timestamp) {
         match send.message.clone() {
-            Some(message) => self.arrives(&send, Ok(Some(&message))),
+            Some(message) => self.arrives(&send, Ok(&message)),
             None => {
                 let store = Arc::clone(&self.store);
                 self.reads.push(Box::pin(async move {
@@ -77,10 +72,13 @@ impl Transport for Loopback {
             tokio::select! {
                 biased;
                 Some((send, message)) = self.reads.next(), if !self.reads.is_empty() => {
-                    match message {
-                        Ok(message) => self.arrives(&send, Ok(message.as_deref())),
-                        Err(error) => self.arrives(&send, Err(error)),
-                    }
+                    // What could not be read was not sent, and is tried again; what was altered never is.
+                    let message = match &message {
+                        Ok(Some(message)) => Ok(&**message),
+                        Err(StoreError::Altered { .. }) => Err(Cause::TokenRejected),
+                        Ok(None) | Err(_) => Err(Cause::StoreUnavailable),
+                    };
+                    self.arrives(&send, message);
                 }
                 () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => {}
                 else => pending().await,

@@ -10,12 +10,12 @@ use std::io;
 
 use posthaste_store::StoreError;
 
-#[cfg(feature = "conformance")]
-use crate::store_conformance;
 use crate::{
     audit_tamper, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted,
     purity, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
+#[cfg(feature = "conformance")]
+use crate::{retry_tokens, store_conformance};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -192,6 +192,12 @@ pub const PROOFS: &[Proof] = &[
         name: "store-conformance",
         shows: "every case of the contract on both stores; any history with crashes reads the same from both",
         run: store_conformance::run,
+    },
+    #[cfg(feature = "conformance")]
+    Proof {
+        name: "retry-tokens",
+        shows: "rows forged, moved, back-dated or payload-swapped in the file: none sent, all quarantined; late ones sent",
+        run: retry_tokens::run,
     },
     Proof {
         name: "store-kill9",

@@ -30,7 +30,8 @@ pub const RETRY_TOKEN_TTL: Duration = Duration::from_secs(300);
 /// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Late, and verified once more against what is known of their delivery.
+    /// Late, and verified once more against what is known of their delivery. A row that is read again counts
+    /// again.
     pub renewed: u64,
     /// Forged or altered: ended as dead, never sent.
     pub rejected: u64,

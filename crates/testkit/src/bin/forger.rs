@@ -1,0 +1,8 @@
+//! The attacker of the proof `retry-tokens`: has the database file and no key. Started by the proof.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    posthaste_testkit::retry_tokens::forger::main(&args)
+}

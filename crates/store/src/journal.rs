@@ -62,6 +62,8 @@ pub struct Entries {
     /// Where each ends.
     ends: Vec<usize>,
     leaves: Vec<Digest>,
+    /// What each [weighs](Entry::weight).
+    weights: Vec<usize>,
     /// The latest time one of them names.
     at: Option<Timestamp>,
 }
@@ -73,6 +75,7 @@ impl Entries {
             bytes: Vec::with_capacity(count * ENTRY_BYTES),
             ends: Vec::with_capacity(count),
             leaves: Vec::with_capacity(count),
+            weights: Vec::with_capacity(count),
             at: None,
         }
     }
@@ -82,6 +85,7 @@ impl Entries {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
         self.leaves.push(merkle::leaf(&self.bytes[from..]));
         self.ends.push(self.bytes.len());
+        self.weights.push(entry.weight());
         self.at = self.at.max(entry.at());
     }
 
@@ -91,6 +95,7 @@ impl Entries {
         self.bytes.extend_from_slice(&others.bytes[from..others.ends[index]]);
         self.leaves.push(others.leaves[index]);
         self.ends.push(self.bytes.len());
+        self.weights.push(others.weights[index]);
         self.at = self.at.max(others.at);
     }
 
@@ -98,12 +103,18 @@ impl Entries {
     pub fn truncate(&mut self, length: usize) {
         self.ends.truncate(length);
         self.leaves.truncate(length);
+        self.weights.truncate(length);
         self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// What they weigh together.
+    pub fn weight(&self) -> usize {
+        self.weights.iter().sum()
     }
 
     /// Whether there are none.
@@ -116,6 +127,7 @@ impl Entries {
         self.bytes.clear();
         self.ends.clear();
         self.leaves.clear();
+        self.weights.clear();
         self.at = None;
     }
 }

@@ -230,6 +230,15 @@ impl Entry {
         Self::Spread { job, tenant, at, deliveries: each.collect() }
     }
 
+    /// How much follows from it: one that made many deliveries weighs as many.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Accepted { deliveries, .. } => deliveries.len().max(1),
+            Self::Spread { deliveries, .. } => deliveries.len().max(1),
+            _ => 1,
+        }
+    }
+
     /// When it happened, where it says so.
     pub fn at(&self) -> Option<Timestamp> {
         match self {

@@ -189,3 +189,24 @@ fn whatever_is_changed_removed_or_reordered_in_a_chain_is_seen() {
         }
     }
 }
+
+#[test]
+fn entries_weigh_as_much_as_they_made_wherever_they_are_packed() {
+    let lanes = |count: u64| (1..=count).map(|lane| (DeliveryId::from_raw(lane), LaneId::from_raw(lane)));
+    let made = |count| Entry::Spread {
+        job: JobId::from_raw(7),
+        tenant: TenantId::from_raw(9),
+        at: at(0),
+        deliveries: lanes(count).map(|(id, lane)| (id, MessageId::from_raw(7), lane, Tier::Engagement)).collect(),
+    };
+    let mut elsewhere = Entries::default();
+    elsewhere.push(&made(5));
+    elsewhere.push(&Entry::Opened { session: 1 });
+    let mut entries = Entries::default();
+    entries.push(&made(1_000));
+    entries.push_from(&elsewhere, 0);
+    assert_eq!((entries.len(), entries.weight()), (2, 1_005));
+    entries.push_from(&elsewhere, 1);
+    entries.truncate(1);
+    assert_eq!(entries.weight(), 1_000);
+}

@@ -27,8 +27,8 @@ use super::thread::Joined;
 use crate::StoreError;
 use crate::derived::Derived;
 
-/// Entries that make a batch worth while. A reader has to look at as many himself; twice as many
-/// deliveries of a lane stand on each page of its history that is written.
+/// Entries that make a batch worth while, by what they weigh. A reader has to look at as many himself;
+/// twice as many deliveries of a lane stand on each page of its history that is written.
 const ENTRIES_MAX: u64 = 40_000;
 /// The same for rows, where each holds little.
 const ROWS_MAX: u64 = 2_000;
@@ -65,7 +65,7 @@ impl Follower {
         Ok(Self { wake, behind, _thread: thread })
     }
 
-    /// A row with so many entries was committed.
+    /// A row whose entries weigh so much was committed.
     pub(super) fn grew(&self, entries: usize) {
         if entries > 0 {
             self.behind.rows.fetch_add(1, Ordering::Relaxed);
@@ -206,8 +206,9 @@ fn read(
     let mut batch = Batch { derived: Derived::default(), to: None, rows: 0, entries: 0 };
     journal::each(conn, at.followed, |row| {
         for entry in row.entries() {
-            batch.derived.add(&entry?, |lane| derived::owner(conn, owners, lane));
-            batch.entries += 1;
+            let entry = entry?;
+            batch.derived.add(&entry, |lane| derived::owner(conn, owners, lane));
+            batch.entries += entry.weight() as u64;
         }
         batch.rows += 1;
         batch.to = Some(row.number);

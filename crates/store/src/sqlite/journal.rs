@@ -21,7 +21,7 @@ pub(super) struct Journal<'c> {
     next: Option<JournalRow>,
     /// What the commit under way has done so far.
     pub(super) entries: Entries,
-    /// How many entries the last commit had.
+    /// What the entries of the last commit weigh.
     pub(super) last: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'c> Journal<'c> {
 
     /// The commit is on the disk.
     pub(super) fn committed(&mut self) {
-        self.last = self.entries.len();
+        self.last = self.entries.weight();
         if let Some(row) = self.next.take() {
             self.head = Head::behind(&row);
         }

@@ -41,17 +41,22 @@ const NEWEST_SPILLED: &str =
 const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
                           ORDER BY lane, tier LIMIT 1";
 // A message's deliveries have the ids that follow its own, at most 1,000 of them.
-const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries say so too");
-// Those that jobs made are listed by range; some of these may be among the 1,000. Counting stops: the writer does it, and everybody waits for the writer.
+const _: () = assert!(DELIVERIES_MAX == 1_000 && SWEEP_LOOKS_MAX == 20_000, "the queries say so too");
+// Those that jobs made are listed by range; some of these may be among the 1,000. One bound at each end:
+// SQLite walks to one of two, and the cut's would be the end of the table. Counting stops: the
+// writer does it, and everybody waits for the writer.
 const COUNT_CHUNKS: &str = "SELECT count(*) FROM (
-     SELECT 1 FROM fanout_chunk CROSS JOIN delivery ON id >= max(first, ?1 + 1001) AND id < first + count
-     WHERE message = ?1 AND id <= ?2 AND id - back = ?1
+     SELECT 1 FROM fanout_chunk CROSS JOIN delivery
+       ON id >= max(first, ?1 + 1001) AND id <= min(first + count - 1, ?2)
+     WHERE message = ?1 AND id - back = ?1
        AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1) LIMIT 20000)";
 const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= min(?2, ?1 + 1000)
      AND back = id - ?1
      AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
-// What a lane's cut does not end: rows that came after it, which are few, and what it spared.
-const LEFT_BY_CUT: &str = "SELECT (SELECT count(*) FROM delivery WHERE id > ?2 AND lane = ?1)
+// What a lane's cut does not end: rows that came after it, which are few, and what it spared. Where they
+// are many, the cut having reached only a low id, looking stops: what is behind counts as ended.
+const LEFT_BY_CUT: &str = "SELECT
+     (SELECT count(*) FROM (SELECT lane FROM delivery WHERE id > ?2 ORDER BY id LIMIT 20000) WHERE lane = ?1)
      + (SELECT count(*) FROM spared WHERE kind = 1 AND scope = ?1 AND delivery <= ?2
         AND EXISTS (SELECT 1 FROM delivery WHERE id = spared.delivery))";
 const ONE: &str = select!("id = ?1");

@@ -24,12 +24,13 @@ use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 use crate::{DELIVERIES_MAX, StoreError};
 
 // A message's deliveries have the ids that follow its own, at most 1,000 of them; those that jobs made
-// are listed by range, and some of these may be among the 1,000.
+// are listed by range, and some of these may be among the 1,000. One bound at each end: SQLite walks to one
+// of two, and the cut's would be the end of the table.
 const OF_MESSAGE: &str = "SELECT id FROM delivery
      WHERE id > ?1 AND id <= min(?2, ?1 + 1000) AND back = id - ?1 ORDER BY id LIMIT ?3";
 const OF_CHUNKS: &str = "SELECT id FROM fanout_chunk CROSS JOIN delivery
-       ON id >= max(first, ?1 + 1001) AND id < first + count
-     WHERE message = ?1 AND id <= ?2 AND back = id - ?1 ORDER BY first, id LIMIT ?3";
+       ON id >= max(first, ?1 + 1001) AND id <= min(first + count - 1, ?2)
+     WHERE message = ?1 AND back = id - ?1 ORDER BY first, id LIMIT ?3";
 const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries say so too");
 const SPILLED: &str = "SELECT id FROM delivery WHERE place = 2 AND lane = ?1 AND tier = ?2 AND id <= ?3
      ORDER BY id LIMIT ?4";

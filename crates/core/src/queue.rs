@@ -21,6 +21,7 @@ mod flight;
 mod items;
 mod lane;
 mod marks;
+mod passed;
 mod pauses;
 mod ready;
 mod record;
@@ -60,6 +61,7 @@ use flight::Flight;
 use items::Items;
 use lane::Lane;
 use marks::Marks;
+use passed::Passed;
 use shared::Shared;
 use timer::{Timer, Timers};
 use turn::{Room, Speed, Taken, Turn};
@@ -167,6 +169,7 @@ pub struct Queue {
     /// When a look at every lane did not make enough room, and nothing was held since.
     shed_in_vain: Option<Timestamp>,
     cuts: Cuts,
+    passed: Passed,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,
     /// Gates that lanes share.

@@ -57,6 +57,7 @@ impl Queue {
     /// Forgets a cut whose rows are all swept.
     pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
         self.cuts.forget(scope, upto);
+        self.all_read_on();
     }
 
     /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.

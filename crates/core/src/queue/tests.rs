@@ -261,6 +261,34 @@ fn what_a_cut_covers_is_not_read_back() {
     assert!(!queue.is_spilling(LANE, Tier::Engagement), "nobody waits behind the window");
 }
 
+/// Pages of the queue until it rests, each full of rows that a cut covers; where they began.
+fn passed_over(queue: &mut Queue, upto: u64) -> Vec<u64> {
+    let pages = std::iter::from_fn(|| {
+        let wanted = queue.next_page(NOW)?;
+        queue.pass_over(LANE, wanted.tier, wanted.span, DeliveryId::from_raw(upto));
+        queue.paged(NOW, LANE, wanted.tier, wanted.span, true);
+        Some(wanted.span.from.raw())
+    });
+    pages.take(10).collect()
+}
+
+#[test]
+fn pages_go_on_behind_what_a_cut_covers_when_the_sweep_says_so() {
+    let mut queue = queue(Order::Fifo);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(passed_over(&mut queue, 100), [0]);
+    queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(500));
+    assert_eq!(passed_over(&mut queue, 200), [], "it rests, whatever is spilled behind it");
+    queue.read_on();
+    assert_eq!(passed_over(&mut queue, 200), [101]);
+    queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(150));
+    assert_eq!(passed_over(&mut queue, 200), [0], "a row that became durable late is not lost");
+    queue.all_read_on();
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, wanted.span, false);
+    assert!(!queue.is_spilling(LANE, Tier::Engagement));
+}
+
 #[test]
 fn only_held_lanes_make_room() {
     let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });

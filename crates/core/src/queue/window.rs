@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::drain::{Part, Span};
 use super::items::Item;
 use super::lane::{Lane, LaneSettings, Order, Overflow};
+use super::passed::PASSING_PAGE;
 use super::timer::Timer;
 use super::{Limits, Place, Queue, Stage};
 use crate::delivery::Delivery;
@@ -119,6 +120,7 @@ impl Queue {
 
     /// A row of this queue was written as spilled.
     pub fn spilled(&mut self, id: LaneId, tier: Tier, row: DeliveryId) {
+        self.passed.heard(id, row);
         let index = self.lane(id);
         let lane = self.lane_mut(index);
         let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(row));
@@ -156,11 +158,13 @@ impl Queue {
             if let Some(wanted) = self.page_wanted(index, now) {
                 // Another queue of the lane may want one too.
                 self.stand_in_line(index);
-                let Some(span) = self.above_cut(wanted.lane, wanted.span) else {
+                let rest = self.passed.rest(wanted.lane, wanted.tier, wanted.span);
+                let Some(span) = self.above_cut(wanted.lane, rest) else {
                     self.paged(now, wanted.lane, wanted.tier, wanted.span, false);
                     continue;
                 };
-                return Some(PageWanted { span, ..wanted });
+                let limit = if rest == wanted.span { wanted.limit } else { wanted.limit.max(PASSING_PAGE) };
+                return Some(PageWanted { span, limit, ..wanted });
             }
         }
         None
@@ -191,7 +195,8 @@ impl Queue {
             // Paged as a whole, one row at a time: the head may be of any tier.
             let more = entry.overflow.iter().any(|queue| queue.more);
             let wanted = more && entry.kept == [0; 3] && !entry.overflow[0].paging;
-            return wanted.then(|| {
+            let rests = self.passed.rests(lane, Tier::ALL[0], Span::ALL);
+            return (wanted && !rests).then(|| {
                 entry.overflow[0].paging = true;
                 entry.rows_to_come += 1;
                 self.rows_to_come += 1;
@@ -204,14 +209,14 @@ impl Queue {
                 // Entries of what has ended since are counted as ready until their turn comes.
                 let few = kept <= half || entry.ready_count(part, tier) <= half as usize;
                 let has_room = few && kept < most;
+                let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
                 let overflow = entry.overflow(part, tier);
-                if overflow.more && !overflow.paging && has_room {
+                if overflow.more && !overflow.paging && has_room && !self.passed.rests(lane, tier, span) {
                     overflow.paging = true;
                     let new =
                         u16::try_from(half.min(most - kept)).unwrap_or(u16::MAX).min(u16::MAX - entry.rows_to_come);
                     entry.rows_to_come += new;
                     self.rows_to_come += usize::from(new);
-                    let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
                     return Some(PageWanted { lane, tier, order, span, limit: kept + u32::from(new) });
                 }
             }
@@ -229,14 +234,21 @@ impl Queue {
             return self.stand_in_line(index);
         }
         let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(span.from));
+        let of = lane.drain().map_or(Span::ALL, |drain| drain.span(part));
         let missed = std::mem::take(&mut lane.overflow(part, tier).since);
-        if lane.is_strict() {
+        let strict = lane.is_strict();
+        if strict {
             lane.overflow = Default::default();
         }
         *lane.overflow(part, tier) = Overflow { more: more || missed, paging: false, since: false };
+        if missed || !more {
+            self.passed.forget(id, tier, of);
+        }
         if more || missed {
-            self.stand_in_line(index);
-        } else if lane.is_strict() {
+            if !self.passed.rests(id, tier, of) {
+                self.stand_in_line(index);
+            }
+        } else if strict {
             self.spilling_changes.extend(Tier::ALL.map(|tier| (id, tier, false)));
         } else if part == Part::Fresh {
             self.spilling_changes.push((id, tier, false));

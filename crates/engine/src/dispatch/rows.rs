@@ -6,8 +6,9 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
-use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed};
+use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed, Span};
 use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start, Token};
 
@@ -87,19 +88,44 @@ impl Dispatch {
             Query::Delayed { .. } => {
                 self.late.paged(now, &page);
                 for row in page.rows {
-                    self.take_in(now, row, as_of);
+                    if !self.queue.is_swept(&row.delivery) {
+                        self.take_in(now, row, as_of);
+                    }
                 }
             }
             Query::Spilled { lane, tier, span, .. } => {
-                let mut more = page.more;
-                for row in page.rows {
-                    more |= !self.take_in(now, row, as_of);
-                }
+                let more = self.take_in_or_pass(now, lane, tier, span, as_of, page);
                 self.queue.paged(now, lane, tier, span, more);
             }
             Query::One(id) => self.one_row(now, id, as_of, page, effects),
         }
         self.page_came(as_of);
+    }
+
+    /// Takes in a page of spilled rows, but for those that a cut has ended: the sweep writes them off.
+    /// Whether the store may hold more of the queue.
+    fn take_in_or_pass(
+        &mut self,
+        now: Timestamp,
+        lane: LaneId,
+        tier: Tier,
+        span: Span,
+        as_of: Departure,
+        page: Page,
+    ) -> bool {
+        let (mut passed, mut last, mut stuck) = (false, None, false);
+        for row in page.rows {
+            let id = row.delivery.id;
+            let is_swept = self.queue.is_swept(&row.delivery);
+            stuck |= !is_swept && !self.take_in(now, row, as_of);
+            if !stuck {
+                (passed, last) = (passed || is_swept, Some(id));
+            }
+        }
+        if let Some(last) = last.filter(|_| passed) {
+            self.queue.pass_over(lane, tier, span, last);
+        }
+        page.more || stuck
     }
 
     /// Forgets departures that every page still under way knows of.

@@ -231,6 +231,11 @@ impl Dispatch {
             self.queue.ended_elsewhere(now, *id);
             self.depart(*id);
         }
+        // Reading past what a cut covers goes at the sweep's pace.
+        match sweep {
+            Sweep::Cut(_) if swept.ended.is_empty() && swept.stopped_at.is_none() => self.queue.all_read_on(),
+            _ => self.queue.read_on(),
+        }
         let others = self.queue.in_flight() > 0 || !self.unsettled.is_empty() || !self.settling.is_empty();
         for scope in self.sweeper.swept(now, sweep, swept, others) {
             let waiting = self.queue.end_covered(now, scope);

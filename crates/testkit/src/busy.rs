@@ -23,14 +23,14 @@ use tokio::time::Instant;
 use crate::cpu::Cpu;
 use crate::master_key;
 use crate::prove::CannotRun;
-use crate::seeder::{Mint, put_endpoints};
+use crate::seeder::{Mint, THEN, put_endpoints};
 
 const BODY_BYTES: usize = 1024;
 const LANES: u64 = 1_000;
 /// What must be remembered of a delivery from its accept to its end: the body and its labels (52
 /// bytes), the ids and times of message, delivery and outcome (eight each).
 pub(crate) const LOGICAL_BYTES: u64 = BODY_BYTES as u64 + 52 + 11 * 8;
-const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+const NOW: Timestamp = THEN;
 
 /// What one slice came to.
 pub(crate) struct Slice {

@@ -21,6 +21,7 @@ pub mod purity;
 pub mod receiver;
 #[cfg(feature = "conformance")]
 pub mod retry_tokens;
+pub mod rss;
 pub mod schedules;
 pub mod sealed;
 pub mod seeder;

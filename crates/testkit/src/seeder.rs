@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 
@@ -18,12 +19,12 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Directory, Outbox, Session, StoreError};
+use posthaste_store::{Chunked, Directory, Jobs, Outbox, Session, StoreError};
 
 use crate::master_key;
 use crate::prove::CannotRun;
 
-pub use mint::{Mint, Target};
+pub use mint::{Mint, THEN, Target, YOUNG, campaign};
 
 /// Messages in one accept, hence in one commit: large enough that the disk's sync is no part of it.
 const BATCH: u64 = 4_096;
@@ -34,20 +35,58 @@ const ENDPOINTS: usize = 512;
 /// Progress is told this often.
 const TELL_EVERY: u64 = 500_000;
 
-/// What a seeded store looks like: `rows` messages of one delivery each, waiting behind the window
-/// of `lanes` lanes, which take turns.
+/// What a seeded store looks like: rows that wait behind the window of `lanes` lanes, which take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Pending deliveries.
     pub rows: u64,
-    /// Lanes they are spread over: numbers 0 and up of [`Target`].
+    /// Lanes they are spread over.
     pub lanes: u64,
+    /// What they are deliveries of.
+    pub of: Of,
+}
+
+/// What the rows of a seeded store are deliveries of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Each of a message of its own. The lanes are the [`Target`]s from 0 on.
+    Messages,
+    /// All of one message, whose fan-out made them chunk by chunk and is still under way. The lanes are
+    /// [`Target`]s of its tenant alone.
+    OneMessage,
+    /// As [`Of::Messages`], and most have ended: what is old is delivered, of what is [`YOUNG`] every
+    /// second one is dead.
+    Aged,
 }
 
 impl Shape {
+    /// The lanes.
+    pub fn targets(self) -> impl Iterator<Item = u64> {
+        let step = match self.of {
+            Of::Messages | Of::Aged => 1,
+            Of::OneMessage => mint::TENANTS,
+        };
+        (0..self.lanes).map(move |lane| lane * step)
+    }
+
+    /// What its rows were made with; `session` is that of whoever filled it.
+    pub fn mint(self, session: Session) -> Mint {
+        Mint::new(session, self.targets(), Place::Spilled).with_young(self.young().start)
+    }
+
+    /// The numbers of its messages of the later day: the last fifth.
+    pub fn young(self) -> Range<u64> {
+        1 + self.rows - self.rows / 5..self.rows + 1
+    }
+
     /// The name it is kept under.
     fn name(self) -> String {
-        format!("spilled-{}-over-{}", self.rows, self.lanes)
+        let of = match self.of {
+            Of::Messages => "spilled",
+            Of::OneMessage => "of-one",
+            Of::Aged => "aged",
+        };
+        format!("{of}-{}-over-{}", self.rows, self.lanes)
     }
 }
 
@@ -81,7 +120,7 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     let lock = File::create(shelf.join("lock"))?;
     lock.lock()?;
     let mut hasher = DefaultHasher::new();
-    (Sqlite::schema(), mint::BODY_BYTES).hash(&mut hasher);
+    (Sqlite::schema(), mint::BODY_BYTES, THEN.as_millis()).hash(&mut hasher);
     let kept = shelf.join(format!("{}-{:016x}", shape.name(), hasher.finish()));
     if kept.exists() {
         return Ok(kept);
@@ -125,19 +164,62 @@ async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
     eprintln!("seeding {} rows over {} lanes, kept for later runs", shape.rows, shape.lanes);
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open().await?.session;
-    put_endpoints(&store, session, 0..shape.lanes).await?;
-    let mint = Mint::new(session, 0..shape.lanes, Place::Spilled);
-    fill(&store, session, &mint, shape.rows).await?;
+    put_endpoints(&store, session, shape.targets()).await?;
+    let mint = shape.mint(session);
+    match shape.of {
+        Of::Messages => fill(&store, session, &mint, shape.rows).await?,
+        Of::OneMessage => fan_out(&store, session, &mint, shape.rows).await?,
+        Of::Aged => {
+            age(&store, session, &mint, 1..shape.young().start).await?;
+            age(&store, session, &mint, shape.young()).await?;
+        }
+    }
     store.close().await;
     Ok(())
+}
+
+/// Accepts the messages of these numbers, and settles those of them that have ended.
+///
+/// # Errors
+/// When the store refuses.
+pub async fn age(store: &Sqlite, session: Session, mint: &Mint, numbers: Range<u64>) -> Result<(), StoreError> {
+    fill_some(store, session, mint, numbers.clone()).await?;
+    in_batches(numbers, |batch| async move {
+        let ended = batch.filter_map(|number| mint.ended(number));
+        store.settle(session, ended.collect()).await.map(drop)
+    })
+    .await?;
+    store.catch_up().await
+}
+
+/// Accepts one message, and makes its deliveries as its job would.
+async fn fan_out(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Result<(), StoreError> {
+    let campaign = mint.campaign();
+    store.accept(session, vec![campaign.clone()]).await?;
+    let all = async {
+        for n in 0..rows.div_ceil(mint::CHUNK) {
+            let made = n * mint::CHUNK;
+            let chunk = mint.chunk(&campaign, n, mint::CHUNK.min(rows - made));
+            assert_ne!(store.spread(session, chunk).await?, Chunked::Stale, "nobody else moves the job on");
+            if made.is_multiple_of(TELL_EVERY) && made > 0 {
+                eprintln!("  {made} rows");
+            }
+        }
+        Ok(())
+    };
+    while_arrivals_are_dropped(store, all).await
 }
 
 /// Makes the endpoints behind these lanes.
 ///
 /// # Errors
 /// When the store refuses.
-pub async fn put_endpoints(store: &Sqlite, session: Session, lanes: std::ops::Range<u64>) -> Result<(), StoreError> {
-    let lanes: Vec<u64> = lanes.collect();
+pub async fn put_endpoints(
+    store: &Sqlite,
+    session: Session,
+    lanes: impl IntoIterator<Item = u64>,
+) -> Result<(), StoreError> {
+    let lanes: Vec<u64> = lanes.into_iter().collect();
     for some in lanes.chunks(ENDPOINTS) {
         let put = some.iter().map(|lane| store.put_endpoint(session, Target(*lane).endpoint(), None));
         join_all(put).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -150,23 +232,40 @@ pub async fn put_endpoints(store: &Sqlite, session: Session, lanes: std::ops::Ra
 /// # Errors
 /// When the store refuses.
 pub async fn fill(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Result<(), StoreError> {
-    let batches = (0..rows).step_by(usize::try_from(BATCH).expect("a small number"));
-    let accepts = stream::iter(batches).map(|from| async move {
-        let messages = (from..rows.min(from + BATCH)).map(|_| mint.message()).collect();
-        store.accept(session, messages).await?;
-        if (from + BATCH) % TELL_EVERY < BATCH {
-            eprintln!("  {} rows", from + BATCH);
-        }
-        Ok::<(), StoreError>(())
+    fill_some(store, session, mint, 1..rows + 1).await
+}
+
+/// Accepts the messages of these numbers.
+///
+/// # Errors
+/// When the store refuses.
+pub async fn fill_some(store: &Sqlite, session: Session, mint: &Mint, numbers: Range<u64>) -> Result<(), StoreError> {
+    let all = in_batches(numbers, |batch| async move {
+        store.accept(session, batch.map(|number| mint.numbered(number)).collect()).await.map(drop)
     });
-    let mut accepts = accepts.buffered(BATCHES);
-    let all = async {
-        while let Some(accepted) = accepts.next().await {
-            accepted?;
-        }
-        Ok(())
-    };
     while_arrivals_are_dropped(store, all).await
+}
+
+/// Does something with these numbers in large batches, the next while one is under way.
+///
+/// # Errors
+/// The first there is.
+pub async fn in_batches<F: Future<Output = Result<(), StoreError>>>(
+    numbers: Range<u64>,
+    each: impl Fn(Range<u64>) -> F,
+) -> Result<(), StoreError> {
+    let end = numbers.end;
+    let batches = numbers.step_by(usize::try_from(BATCH).expect("a small number"));
+    let mut under_way = stream::iter(batches).map(|from| each(from..end.min(from + BATCH))).buffered(BATCHES);
+    let mut done = 0;
+    while let Some(ended) = under_way.next().await {
+        ended?;
+        done += BATCH;
+        if done % TELL_EVERY < BATCH {
+            eprintln!("  {done} rows");
+        }
+    }
+    Ok(())
 }
 
 /// Waits for `work`, and lets go of whatever arrives: an accept waits for room there.
@@ -195,25 +294,30 @@ mod tests {
     use posthaste_core::queue::{Order, Span};
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
-    use posthaste_store::Query;
+    use posthaste_store::{JobQuery, Query};
 
     #[tokio::test]
     async fn a_seeded_store_has_its_rows_behind_the_windows_of_its_lanes() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let shape = Shape { rows: 10_000, lanes: 3 };
-        make(folder.path(), shape).await.expect("it is seeded");
-        let store = Sqlite::open_folder(folder.path(), master_key()).expect("it was closed");
-        let start = store.open().await.expect("a session");
-        assert_eq!(start.spilled.len(), 3);
-        let mut rows = 0;
-        for (lane, tier) in start.spilled {
-            let query = Query::Spilled { lane, tier, order: Order::Fifo, span: Span::ALL };
-            rows += store.page(query, 20_000, Timestamp::MAX).await.expect("a page").rows.len();
-            assert_eq!(tier, Tier::Promotional);
+        for of in [Of::Messages, Of::OneMessage] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let shape = Shape { rows: 9_500, lanes: 3, of };
+            make(folder.path(), shape).await.expect("it is seeded");
+            let store = Sqlite::open_folder(folder.path(), master_key()).expect("it was closed");
+            let start = store.open().await.expect("a session");
+            assert_eq!(start.spilled.len(), 3);
+            let mut rows = 0;
+            for (lane, tier) in start.spilled {
+                let query = Query::Spilled { lane, tier, order: Order::Fifo, span: Span::ALL };
+                rows += store.page(query, 20_000, Timestamp::MAX).await.expect("a page").rows.len();
+                assert_eq!(tier, Tier::Promotional);
+            }
+            assert_eq!(rows, 9_500);
+            let lanes = shape.targets().map(|n| Target(n).lane()).collect();
+            assert_eq!(store.lanes(lanes).await.expect("a read").len(), 3, "every lane has its endpoint");
+            let jobs = store.jobs(JobQuery::Running, None, 10).await.expect("a read");
+            let made: Vec<u64> = jobs.iter().map(|job| job.made).collect();
+            assert_eq!(made, if of == Of::OneMessage { vec![9_500] } else { Vec::new() });
+            store.close().await;
         }
-        assert_eq!(rows, 10_000);
-        let lanes = store.lanes((0..3).map(|n| Target(n).lane()).collect()).await.expect("a read");
-        assert_eq!(lanes.len(), 3, "every lane has its endpoint");
-        store.close().await;
     }
 }

@@ -3,9 +3,13 @@
 //!
 //! Two stores take turns in short slices of one run, one with the backlog behind it and one with
 //! ten thousand rows: their medians are compared. The same backlog is then killed under load in a
-//! process of its own, opened again and listed.
+//! process of its own and opened again; in another process a tenth of it is swept, listed, replayed and
+//! purged, to see what memory that takes; then every list is timed. Another store, most of which has ended
+//! long ago, shows what retention leaves of its file.
 
 mod pages;
+mod retained;
+pub mod streams;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -24,18 +28,20 @@ use crate::cpu::Cpu;
 use crate::master_key;
 use crate::part::end_with_input;
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::seeder::{self, Mint, Shape};
+use crate::seeder::{self, Mint, Of, Shape};
 
 const CPU_BAR: f64 = 1.35;
 const RATE_BAR: f64 = 0.9;
 const OPEN_BAR_MS: f64 = 1_000.0;
 const PAGE_BAR_MS: f64 = 50.0;
+const MEMORY_BAR_MIB: f64 = 128.0;
+const FILE_BAR: f64 = 1.3;
 
 /// Lanes the rows wait for.
 const LANES: u64 = 1_000;
-const FEW: Shape = Shape { rows: 10_000, lanes: LANES };
-const MANY: Shape = Shape { rows: 5_000_000, lanes: LANES };
-const MANY_QUICK: Shape = Shape { rows: 200_000, lanes: LANES };
+const FEW: Shape = Shape { rows: 10_000, lanes: LANES, of: Of::Messages };
+const MANY: Shape = Shape { rows: 5_000_000, lanes: LANES, of: Of::Messages };
+const MANY_QUICK: Shape = Shape { rows: 100_000, lanes: LANES, of: Of::Messages };
 /// As many callers as make groups of some 128 rows.
 const CALLERS: usize = 128;
 const ROUNDS: usize = 16;
@@ -76,17 +82,24 @@ pub fn main(folder: &str) -> ExitCode {
 pub fn run(options: &Options) -> Findings {
     let (many, rounds) = if options.quick { (MANY_QUICK, ROUNDS_QUICK) } else { (MANY, ROUNDS) };
     let runtime = runtime()?;
-    let (few, many) = (seeder::copy(FEW)?, seeder::copy(many)?);
-    let (cpu, rate) = runtime.block_on(compare(few.path(), many.path(), rounds))?;
-    let opened = opened_after_kill(&runtime, many.path())?;
-    let slowest = runtime.block_on(pages::slowest(many.path()))?;
-    let figures = vec![
+    let (few, folder) = (seeder::copy(FEW)?, seeder::copy(many)?);
+    let (cpu, rate) = runtime.block_on(compare(few.path(), folder.path(), rounds))?;
+    let opened = opened_after_kill(&runtime, folder.path())?;
+    let memory = streams::peak(folder.path())?;
+    let pages = runtime.block_on(pages::time(folder.path()))?;
+    drop((few, folder));
+    let file = runtime.block_on(retained::to_fresh(Shape { of: Of::Aged, ..many }))?;
+    let figures = [
         Figure::at_most("cpu_a_delivery_to_few_pending", cpu, "of 1", CPU_BAR),
         Figure::at_least("rate_to_few_pending", rate, "of 1", RATE_BAR),
         Figure::at_most("open_and_accept_after_kill", opened.as_secs_f64() * 1e3, "ms", OPEN_BAR_MS),
-        Figure::at_most("slowest_page", slowest.as_secs_f64() * 1e3, "ms", PAGE_BAR_MS),
+        Figure::at_most("slowest_page", pages.slowest(), "ms", PAGE_BAR_MS),
+        Figure::at_most("median_page", pages.median(), "ms", PAGE_BAR_MS),
     ];
-    Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
+    let mut figures: Vec<Figure> = figures.into_iter().map(|figure| figure.by_the_clock(options)).collect();
+    figures.push(Figure::at_most("peak_memory_above_idle", memory, "MiB", MEMORY_BAR_MIB));
+    figures.push(Figure::at_most("file_after_retention_to_fresh", file, "of 1", FILE_BAR));
+    Ok(figures)
 }
 
 fn runtime() -> io::Result<Runtime> {

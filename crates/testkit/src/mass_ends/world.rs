@@ -1,9 +1,11 @@
-//! A seeded store with the dispatch loop over it, one lane that will end, and others that have work.
+//! A seeded store with the dispatch loop over it, lanes whose rows will end, and others that have work.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::LaneId;
 use posthaste_core::queue::{Limits, Order, Place, Span};
@@ -24,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 use crate::loopback::{Loopback, taken};
 use crate::master_key;
 use crate::prove::CannotRun;
-use crate::seeder::{self, Mint, Shape, put_endpoints};
+use crate::seeder::{self, Mint, Shape, Target, put_endpoints};
 
 /// Lanes of those who have work.
-const OTHERS: std::ops::Range<u64> = 100..150;
+const OTHERS: std::ops::Range<u64> = 10_000..10_050;
 /// Messages of theirs under way.
 const UNDER_WAY: usize = 256;
 const ATTEMPT: Duration = Duration::from_millis(2);
@@ -38,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) struct World {
     pub(super) store: Arc<Sqlite>,
     session: Session,
-    lane: LaneId,
+    lanes: BTreeSet<LaneId>,
     handle: Handle,
     counts: Arc<Counts>,
     mint: Arc<Mint>,
@@ -66,8 +68,9 @@ pub(super) struct End {
 }
 
 impl World {
-    /// The loop runs; the lane is paused.
-    pub(super) async fn start(shape: Shape, lane: LaneId) -> Result<Self, CannotRun> {
+    /// The loop runs; the seeded lanes are paused.
+    pub(super) async fn start(shape: Shape) -> Result<Self, CannotRun> {
+        let lanes: BTreeSet<LaneId> = shape.targets().map(|n| Target(n).lane()).collect();
         let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
         let store = Arc::new(Sqlite::open_folder(folder.path(), master_key())?);
         let start = store.open().await?;
@@ -79,9 +82,9 @@ impl World {
             room: Semaphore::new(UNDER_WAY),
             works: AtomicBool::new(false),
         });
-        let seen = Arc::clone(&counts);
+        let (seen, mine) = (Arc::clone(&counts), lanes.clone());
         let receive = move |send: &posthaste_engine::dispatch::Send, _: &posthaste_store::Message| {
-            if send.start.lane == lane {
+            if mine.contains(&send.start.lane) {
                 seen.mine.fetch_add(1, Ordering::SeqCst);
             } else {
                 seen.others.fetch_add(1, Ordering::SeqCst);
@@ -97,20 +100,26 @@ impl World {
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         running.spawn(driver.run(stop.clone()));
         let mint = Arc::new(Mint::new(session, OTHERS, Place::Ready));
-        let world = Self { store, session, lane, handle, counts, mint, running, stop, _folder: folder };
-        world.ask(Command::Pause(Pause { scope: PauseScope::Lane(lane), until: None })).await?;
+        let world = Self { store, session, lanes, handle, counts, mint, running, stop, _folder: folder };
+        world.ask_of_all(|scope| Command::Pause(Pause { scope, until: None })).await?;
         Ok(world)
     }
 
     pub(super) async fn resume(&self) -> Result<(), CannotRun> {
-        self.ask(Command::Resume(PauseScope::Lane(self.lane))).await.map(drop)
+        self.ask_of_all(Command::Resume).await
+    }
+
+    /// Asks the same of every seeded lane.
+    async fn ask_of_all(&self, command: impl Fn(PauseScope) -> Command) -> Result<(), CannotRun> {
+        let asks = self.lanes.iter().map(|lane| self.ask(command(PauseScope::Lane(*lane))));
+        join_all(asks).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
     async fn ask(&self, command: Command) -> Result<Answer, CannotRun> {
         self.handle.ask(command).await.map_err(|error| CannotRun(error.to_string()))
     }
 
-    /// Attempts made for the lane.
+    /// Attempts made for the seeded lanes.
     pub(super) fn sent(&self) -> u64 {
         self.counts.mine.load(Ordering::SeqCst)
     }
@@ -175,15 +184,27 @@ impl World {
         Ok(())
     }
 
-    /// Waits until nothing is pending in the lane; says how long it took.
+    /// Waits until nothing is pending in the seeded lanes; says how long it took.
     pub(super) async fn waits_until_swept(&self) -> Result<Duration, CannotRun> {
-        let pending = async || {
-            let (lane, order, span) = (self.lane, Order::Strict, Span::ALL);
-            let query = Query::Spilled { lane, tier: Tier::Promotional, order, span };
-            let spilled = !self.store.page(query, 1, Timestamp::MAX).await?.rows.is_empty();
-            Ok(!spilled && self.store.waiting(lane).await?.total() == 0)
+        let swept = async || {
+            for lane in self.lanes.iter().copied() {
+                let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Strict, span: Span::ALL };
+                if !self.store.page(query, 1, Timestamp::MAX).await?.rows.is_empty() {
+                    return Ok(false);
+                }
+            }
+            Ok(self.left().await? == 0)
         };
-        self.waits_until(pending).await
+        self.waits_until(swept).await
+    }
+
+    /// How much is pending in the seeded lanes.
+    pub(super) async fn left(&self) -> Result<u64, StoreError> {
+        let mut left = 0;
+        for lane in &self.lanes {
+            left += self.store.waiting(*lane).await?.total();
+        }
+        Ok(left)
     }
 
     async fn waits_until(&self, holds: impl AsyncFn() -> Result<bool, StoreError>) -> Result<Duration, CannotRun> {

@@ -1,23 +1,39 @@
-//! Messages for stores under load: one delivery each, to lanes that take turns.
+//! Messages for stores under load: one delivery each, to lanes that take turns; or one message for all.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{LaneSettings, Place};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
+use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Accepted, Endpoint, Message, NewDelivery, Session};
+use posthaste_store::{
+    Accepted, Attempt, Chunk, Endpoint, FanOut, JobCursor, Message, NewDelivery, Session, Settlement, Spread,
+};
 
 /// A small event's body.
 pub(super) const BODY_BYTES: usize = 200;
 /// Tenants the lanes belong to, in turn.
-const TENANTS: u64 = 10;
+pub(super) const TENANTS: u64 = 10;
 /// When everything was accepted: some day of the past, so that everything is due.
-const THEN: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+pub const THEN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+/// When what retention keeps was accepted: so much later that nothing from then is kept.
+pub const YOUNG: Timestamp = Timestamp::from_millis(THEN.as_millis() + 500 * 24 * 60 * 60 * 1_000);
+/// The number of the message that has many deliveries.
+const CAMPAIGN: u64 = 1;
+/// The one message of a store that was seeded with [`Of::OneMessage`](super::Of::OneMessage).
+pub fn campaign() -> MessageId {
+    let first = WriterId::new(1).expect("the first session's");
+    MessageId(Key::new(first, CAMPAIGN))
+}
+
+/// Deliveries of one chunk. The next one's ids do not follow at once: others mint in between.
+pub(super) const CHUNK: u64 = 1_000;
 
 /// The `n`th lane of stores under load, and the endpoint behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +73,16 @@ pub struct Mint {
     lanes: Vec<Arc<LaneSettings>>,
     place: Place,
     body: Bytes,
+    /// From which number on they are young.
+    young_from: u64,
 }
 
 impl Mint {
     /// Messages to these [`Target`]s, their rows at this place.
-    pub fn new(session: Session, targets: Range<u64>, place: Place) -> Self {
-        let lanes = targets.map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
-        Self { session, next: AtomicU64::new(1), lanes, place, body: Bytes::from(vec![b'x'; BODY_BYTES]) }
+    pub fn new(session: Session, targets: impl IntoIterator<Item = u64>, place: Place) -> Self {
+        let lanes = targets.into_iter().map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
+        let body = Bytes::from(vec![b'x'; BODY_BYTES]);
+        Self { session, next: AtomicU64::new(1), lanes, place, body, young_from: u64::MAX }
     }
 
     /// The same with bodies of so many bytes.
@@ -72,19 +91,91 @@ impl Mint {
         Self { body: Bytes::from(vec![b'x'; bytes]), ..self }
     }
 
+    /// The same, and from this number on they are [`YOUNG`].
+    #[must_use]
+    pub fn with_young(self, from: u64) -> Self {
+        Self { young_from: from, ..self }
+    }
+
     /// The next message, with its delivery.
     pub fn message(&self) -> Accepted {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.numbered(number)
+    }
+
+    /// The message of this number: the same each time.
+    pub fn numbered(&self, number: u64) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, 2 * number));
-        let turn = usize::try_from(number % self.lanes.len() as u64).expect("below the number of lanes");
-        let lane = Arc::clone(&self.lanes[turn]);
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, THEN);
-        let message = Message {
+        let lane = self.lane(number);
+        let at = if number < self.young_from { THEN } else { YOUNG };
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, at);
+        let message = self.bare(id, lane.tenant, at);
+        Accepted::new(message, vec![NewDelivery::new(delivery, self.place, lane)])
+    }
+
+    /// How the delivery of this number has ended, in a store that [is aged](super::Of::Aged): when it was
+    /// born, with its first attempt.
+    pub fn ended(&self, number: u64) -> Option<Settlement> {
+        let is_young = number >= self.young_from;
+        let mut delivery =
+            self.numbered(number).deliveries.pop().filter(|_| !is_young || number.is_multiple_of(2))?.delivery;
+        let (at, shard) = (delivery.born, Shard::of(delivery.lane));
+        let cause = if is_young { Cause::Gone } else { Cause::Ok };
+        delivery.state = if is_young { State::Dead { at, cause } } else { State::Delivered { at } };
+        delivery.last_cause = is_young.then_some(cause);
+        delivery.attempts = 1;
+        let attempt = Attempt { number: 1, at, took: Duration::from_millis(20), cause, status: None };
+        let record = Record {
+            delivery,
+            attempts_before: 0,
+            place: Place::Delayed,
+            shard,
+            pauses_lane: false,
+            ends_endpoint: false,
+        };
+        Some(Settlement { record, epoch: self.session.epoch, attempt: Some(attempt) })
+    }
+
+    fn bare(&self, id: MessageId, tenant: TenantId, at: Timestamp) -> Message {
+        Message {
             event_type: Some("invoice.paid".to_owned()),
             correlation_id: "msg_0123456789abcdefghjkmnpqrstvwxyz0123".to_owned(),
-            ..Message::new(id, lane.tenant, THEN, self.body.clone())
+            ..Message::new(id, tenant, at, self.body.clone())
+        }
+    }
+
+    fn lane(&self, number: u64) -> Arc<LaneSettings> {
+        let turn = usize::try_from(number % self.lanes.len() as u64).expect("below the number of lanes");
+        Arc::clone(&self.lanes[turn])
+    }
+
+    /// One message for everybody, whose deliveries a job makes.
+    pub fn campaign(&self) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, CAMPAIGN));
+        let message = Arc::new(self.bare(id, self.lane(0).tenant, THEN));
+        let fan_out = Some(FanOut { message: id, tier: Tier::Promotional, deliver_at: None, ttl: None });
+        Accepted { message, deliveries: Vec::new(), idempotency: None, fan_out }
+    }
+
+    /// The `n`th chunk of it, so many deliveries.
+    pub fn chunk(&self, campaign: &Accepted, n: u64, deliveries: u64) -> Chunk {
+        let cursor = |n| if n == 0 { JobCursor::START } else { JobCursor::behind(n) };
+        let message = &campaign.message;
+        let first = Key::new(self.session.writer, CAMPAIGN + 2_000 + n * (CHUNK + 1));
+        let spread = |m: u64| {
+            let (id, lane) = (DeliveryId(first.plus(m)), self.lane(m));
+            let delivery = Delivery::queued(id, message.id, lane.lane, Tier::Promotional, THEN);
+            let new = NewDelivery::new(delivery, self.place, lane);
+            Spread { new, message: Arc::clone(message), replays: None }
         };
-        let deliveries = vec![NewDelivery::new(delivery, self.place, lane)];
-        Accepted::new(message, deliveries)
+        Chunk {
+            job: JobId(message.id.0),
+            at: THEN,
+            from: cursor(n),
+            to: cursor(n + 1),
+            deliveries: (0..deliveries).map(spread).collect(),
+            skipped: 0,
+            last: false,
+        }
     }
 }

@@ -1,0 +1,73 @@
+//! What retention leaves of the file. Four fifths of an aged store are past their time; a run of
+//! retention lets them go and gives their room back. A fresh store is made of the rest alone, and both
+//! files are compared.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Archive, Outbox, Retention, RetentionStep, Session};
+use tokio::time::Instant;
+
+use crate::master_key;
+use crate::prove::CannotRun;
+use crate::seeder::{self, Shape, YOUNG, put_endpoints};
+
+/// How much longer the file is than that of a fresh store with the same live rows.
+pub(super) async fn to_fresh(shape: Shape) -> Result<f64, CannotRun> {
+    let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
+    let store = Sqlite::open_folder(folder.path(), master_key())?;
+    let session = store.open().await?.session;
+    let (began, full) = (Instant::now(), bytes(folder.path(), "posthaste.db")?);
+    let (steps, longest) = retain(&store, session).await?;
+    let (took, log) = (began.elapsed(), bytes(folder.path(), "posthaste.db-wal")?);
+    store.close().await;
+    let left = bytes(folder.path(), "posthaste.db")? + bytes(folder.path(), "posthaste.db-wal")?;
+    drop(folder);
+    let fresh = fresh(shape).await?;
+    eprintln!(
+        "retention: of {} MiB {} left, after {steps} steps in {:.0} s, the longest {:.0} ms, the log then {} MiB; a \
+         fresh store has {} MiB",
+        full >> 20,
+        left >> 20,
+        took.as_secs_f64(),
+        longest.as_secs_f64() * 1e3,
+        log >> 20,
+        fresh >> 20
+    );
+    Ok(left as f64 / fresh as f64)
+}
+
+/// A whole run, an hour after the last accept; how many steps it took, and how long the longest.
+async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), CannotRun> {
+    let now = YOUNG + Duration::from_secs(3_600);
+    let mut next = Some(RetentionStep::START);
+    let (mut steps, mut longest) = (0, Duration::ZERO);
+    while let Some(step) = next {
+        let began = Instant::now();
+        next = store.retain(session, Retention::default(), now, step).await?.next;
+        longest = longest.max(began.elapsed());
+        steps += 1;
+    }
+    Ok((steps, longest))
+}
+
+/// The length of a fresh store's file with the young rows alone.
+async fn fresh(shape: Shape) -> Result<u64, CannotRun> {
+    let folder = tempfile::Builder::new().prefix("run-").tempdir_in(seeder::shelf()?)?;
+    let store = Sqlite::open_folder(folder.path(), master_key())?;
+    let session = store.open().await?.session;
+    put_endpoints(&store, session, shape.targets()).await?;
+    seeder::age(&store, session, &shape.mint(session), shape.young()).await?;
+    store.close().await;
+    bytes(folder.path(), "posthaste.db")
+}
+
+fn bytes(folder: &Path, file: &str) -> Result<u64, CannotRun> {
+    match fs::metadata(folder.join(file)) {
+        Ok(file) => Ok(file.len()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,198 @@
+//! How much memory it takes to list, replay, purge and sweep with the backlog behind it: in a process
+//! of its own, whose memory nothing else has filled.
+
+use std::ffi::OsStr;
+use std::io::BufRead;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, JobId, Key};
+use posthaste_core::queue::{Order, Place, Span};
+use posthaste_core::tier::Tier;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Archive, Chunk, Count, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor, Jobs, ListOrder, NewDelivery,
+    NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Spread, Sweep,
+};
+
+use super::{LANES, runtime};
+use crate::master_key;
+use crate::part::{Part, end_with_input, ended};
+use crate::prove::CannotRun;
+use crate::rss;
+use crate::seeder::{Target, YOUNG};
+
+/// Of so many lanes one ends, is replayed and purged.
+const ONE_IN: u64 = 10;
+/// Rows of a page, deliveries of a chunk.
+const ROWS: u32 = 500;
+/// Higher than every id there can be.
+const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
+
+/// The process: prints how much more memory it took than the idle store, in KiB.
+pub fn main(folder: &str) -> ExitCode {
+    end_with_input();
+    let streams = || -> Result<(), CannotRun> {
+        println!("{}", runtime()?.block_on(grown(Path::new(folder)))?);
+        Ok(())
+    };
+    ended("store_node", streams())
+}
+
+/// How much more memory all of it takes than the idle store, in MiB.
+pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
+    let program = std::env::current_exe()?.with_file_name("store_node");
+    let mut part = Part::start(&program, [OsStr::new("streams"), folder.as_os_str()])?;
+    let mut said = String::new();
+    part.says()?.read_line(&mut said)?;
+    let status = part.ends()?;
+    let kib = said.trim().parse::<u32>().map_err(|_| CannotRun(format!("it said {said:?} and ended with {status}")))?;
+    Ok(f64::from(kib) / 1024.0)
+}
+
+async fn grown(folder: &Path) -> Result<u64, CannotRun> {
+    let store = Sqlite::open_folder(folder, master_key())?;
+    let session = store.open().await?.session;
+    let ended: Vec<Target> = (0..LANES).step_by(usize::try_from(ONE_IN).expect("a small number")).map(Target).collect();
+    store.catch_up().await?;
+    let idle = rss::now()?;
+    rss::forget_peak()?;
+    let told = |what: &str| -> Result<(), CannotRun> {
+        eprintln!("memory: {what}, {} MiB above the idle store so far", rss::peak()?.saturating_sub(idle) >> 10);
+        Ok(())
+    };
+    let swept = sweep(&store, session, &ended).await?;
+    told(&format!("{swept} swept"))?;
+    let listed = list(&store, &ended).await?;
+    told(&format!("{listed} listed"))?;
+    let mut lives = 0;
+    let mut purged = 0;
+    for (n, target) in (1..).zip(&ended) {
+        let filter = DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) };
+        // Some are left for whoever lists them next.
+        match n % 4 {
+            0 => lives += replay(&store, session, n, filter).await?,
+            1 => purged += purge(&store, session, filter).await?,
+            _ => {}
+        }
+    }
+    told(&format!("{lives} replayed, {purged} purged"))?;
+    let peak = rss::peak()?;
+    store.close().await;
+    Ok(peak.saturating_sub(idle))
+}
+
+/// Ends lanes, and writes their rows off.
+async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usize, CannotRun> {
+    let mut swept = 0;
+    for target in ended {
+        let scope = Scope::Lane(target.lane());
+        let cut = Cut { scope, upto: EVERYTHING, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new() };
+        store.cut(session, cut).await?;
+        loop {
+            let rows = store.sweep(session, Sweep::Cut(scope), Vec::new()).await?;
+            swept += rows.ended.len();
+            if rows.stopped_at.is_none() {
+                break;
+            }
+        }
+        store.uncut(session, scope).await?;
+    }
+    Ok(swept)
+}
+
+/// Walks lists from end to end, page by page.
+async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
+    let mut listed = 0;
+    let filter = DeadLetterFilter::of(ended[0].tenant());
+    let mut after = None;
+    loop {
+        let page = store.dead_letters(filter.clone(), ListOrder::NewestFirst, after, ROWS).await?;
+        listed += page.letters.len();
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    for target in ended {
+        let mut after = None;
+        loop {
+            let history = HistoryFilter::of(target.endpoint().id);
+            let page = store.history(history, ListOrder::OldestFirst, after, ROWS, YOUNG).await?;
+            listed += page.deliveries.len();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let lane = Target(target.0 + 1).lane();
+        let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
+        listed += store.page(query, ROWS, YOUNG).await?.rows.len();
+    }
+    Ok(listed)
+}
+
+/// Gives what a filter finds another life, chunk by chunk, as the engine's job does.
+async fn replay(store: &Sqlite, session: Session, n: u64, filter: DeadLetterFilter) -> Result<u64, CannotRun> {
+    let id = JobId(Key::new(session.writer, n));
+    let (tenant, what) = (filter.tenant, ReplayWhat::Found(filter));
+    let mut job = store.start_replay(session, NewReplay { id, tenant, at: YOUNG, what, per_second: None }).await?;
+    let mut made = 0;
+    let mut first = 1_000_000 * n;
+    loop {
+        let Some(page) = store.replay_page(id, ROWS).await? else { return Ok(made) };
+        let chunk = next_lives(store, session, job.cursor, id, page, &mut first).await?;
+        let (cursor, last) = (chunk.to, chunk.last);
+        let lives = chunk.deliveries.len() as u64;
+        store.spread(session, chunk).await?;
+        if lives > 0 {
+            store.arrivals().await;
+        }
+        made += lives;
+        if last {
+            return Ok(made);
+        }
+        job.cursor = cursor;
+    }
+}
+
+async fn next_lives(
+    store: &Sqlite,
+    session: Session,
+    from: JobCursor,
+    job: JobId,
+    page: ReplayPage,
+    first: &mut u64,
+) -> Result<Chunk, CannotRun> {
+    let mut deliveries = Vec::new();
+    for old in page.items.iter().filter_map(|item| item.ended.as_ref()) {
+        let message = store.message(old.message).await?;
+        let message = message.ok_or_else(|| CannotRun("a dead letter without its message".to_owned()))?;
+        *first += 1;
+        let id = DeliveryId(Key::new(session.writer, *first));
+        let delivery = Delivery::queued(id, old.message, old.lane, old.tier, YOUNG);
+        let lane = Arc::new(Target(old.lane.0.raw() - 1).endpoint().lane_settings());
+        let new = NewDelivery::new(delivery, Place::Spilled, lane);
+        deliveries.push(Spread { new, message, replays: Some(old.id) });
+    }
+    Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: 0, last: page.last })
+}
+
+/// Takes back what a filter finds, and removes it.
+async fn purge(store: &Sqlite, session: Session, filter: DeadLetterFilter) -> Result<u64, CannotRun> {
+    let counted = store.purge_dead_letters(session, filter).await?;
+    let mut removed = 0;
+    loop {
+        let swept = store.sweep_dead_letters(session).await?;
+        removed += swept.removed;
+        if !swept.more {
+            break;
+        }
+    }
+    // A few are removed at once.
+    Ok(if let (0, Count::Exactly(count)) = (removed, counted) { count } else { removed })
+}

@@ -4,6 +4,7 @@
 //! is *in doubt*, and may be found done or not done, but nothing between; what was refused because
 //! the disk was full has not happened.
 
+mod chores;
 mod ledger;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use posthaste_store::{
 };
 
 use crate::crowd::Flaw;
+use chores::{Came, Chore, Chores};
 use ledger::{Answer, Fact, Ledger};
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -45,6 +47,7 @@ pub(crate) enum Health {
 pub(crate) struct Load {
     dice: fastrand::Rng,
     ledger: Ledger,
+    chores: Chores,
     session: Option<Session>,
     next: u64,
 }
@@ -60,12 +63,13 @@ enum Op {
 
 impl Load {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { dice: fastrand::Rng::with_seed(seed), ledger: Ledger::default(), session: None, next: 1 }
+        let dice = fastrand::Rng::with_seed(seed);
+        Self { dice, ledger: Ledger::default(), chores: Chores::new(), session: None, next: 1 }
     }
 
     /// How many calls were answered as done.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.ledger.acknowledged()
+        self.ledger.acknowledged() + self.chores.done()
     }
 
     /// Begins a session. `false` when the store stopped or is full meanwhile.
@@ -85,14 +89,22 @@ impl Load {
 
     /// Compares what the store has with what it has promised.
     pub(crate) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
-        self.ledger.verify(store).await
+        self.ledger.verify(store).await?;
+        self.chores.verify(store, self.session.expect("a session has begun")).await
     }
 
     /// Asks for a few things at once.
     pub(crate) async fn round(&mut self, store: &Sqlite) -> Result<Health, Flaw> {
         let session = self.session.expect("a session has begun");
         let ops: Vec<Op> = (0..self.dice.usize(1..6)).filter_map(|_| self.op(session)).collect();
-        let answers = join_all(ops.into_iter().map(|op| ask(store, session, op))).await;
+        let chore = self.chore(session).await;
+        let asked = async {
+            match &chore {
+                Some(chore) => Some(chores::ask(store, session, chore).await),
+                None => None,
+            }
+        };
+        let (answers, answered) = tokio::join!(join_all(ops.into_iter().map(|op| ask(store, session, op))), asked);
         let mut found = Health::Well;
         for (op, answer) in answers {
             match answer {
@@ -102,11 +114,46 @@ impl Load {
             }
             self.note(op, answer)?;
         }
+        if let Some((chore, answered)) = chore.zip(answered) {
+            found = self.note_chore(chore, answered, found).await?;
+        }
         // The loop's side: somebody has to take what arrives, or accepting ends for want of room.
         if found == Health::Well && self.ledger.has_arrivals() {
             store.arrivals().await;
             self.ledger.fetched();
         }
+        Ok(found)
+    }
+
+    /// Every second time one of what a store does beside.
+    async fn chore(&mut self, session: Session) -> Option<Chore> {
+        let next = &mut self.next;
+        let mut mint = |count| {
+            let key = Key::new(session.writer, *next);
+            *next += count;
+            key
+        };
+        if self.dice.bool() { self.chores.draw(&mut self.dice, &mut mint).await } else { None }
+    }
+
+    async fn note_chore(
+        &mut self,
+        chore: Chore,
+        answered: Result<String, StoreError>,
+        found: Health,
+    ) -> Result<Health, Flaw> {
+        let (came, found) = match &answered {
+            Ok(_) => (Came::Done, found),
+            Err(StoreError::Full) if found == Health::Well => (Came::Full, Health::Full),
+            Err(StoreError::Full) => (Came::Full, found),
+            Err(StoreError::Stopped | StoreError::Database { .. }) => (Came::Doubt, Health::Stopped),
+            Err(error) => return Err(Flaw::Lost(format!("{chore:?} was refused: {error}"))),
+        };
+        let answer = answered.unwrap_or_default();
+        if matches!(came, Came::Done) && chore.has_arrived(&answer) {
+            self.ledger.arrives();
+        }
+        self.chores.note(chore, came, &answer).await?;
         Ok(found)
     }
 

@@ -69,6 +69,11 @@ impl Ledger {
         self.arrived
     }
 
+    /// Something has arrived that is not in the ledger.
+    pub(super) fn arrives(&mut self) {
+        self.arrived = true;
+    }
+
     pub(super) fn fetched(&mut self) {
         self.arrived = false;
     }

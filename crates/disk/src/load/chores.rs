@@ -1,0 +1,359 @@
+//! What a store does beside accepting and settling: fan-outs and replays in chunks, collapse keys, cuts
+//! and their sweeps, purges, retention. A store in memory is asked the same, one thing at a time, and
+//! whatever can be read of it must be the same from both.
+//!
+//! Invariant: the store in memory has what was acknowledged. What is in doubt is found done or not done;
+//! of retention, which is many transactions, any part may be done, and the rest can be.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, JobId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::queue::{Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::journal::{Entry, Head};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Accepted, Archive, Attempt, Chunk, CollapseKey, DeadLetterFilter, DeadLetters, FanOut, Job, JobCursor, JobKind,
+    JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Retention,
+    RetentionStep, Session, Settlement, Spread, Store, StoreError, Sweep,
+};
+
+use super::{NOW, endpoint};
+use crate::crowd::{Flaw, chain};
+
+/// Nobody else's: what is purged and listed here is not in the ledger.
+const TENANT: TenantId = TenantId::from_raw(10);
+/// Lanes that the rest of the load does not use.
+const LANES: std::ops::Range<u64> = 20..24;
+/// Longer ago than payloads are kept.
+const OLD: Timestamp = Timestamp::from_millis(NOW.as_millis() - 10 * 24 * 60 * 60 * 1_000);
+/// More than a life has of anything.
+const MANY: u32 = 10_000;
+
+/// Something to ask of both stores.
+#[derive(Clone, Debug)]
+pub(super) enum Chore {
+    Accept(Accepted),
+    Spread(Chunk),
+    Settle(Delivery),
+    Replay(NewReplay),
+    Cut(Cut),
+    Sweep(Sweep),
+    Purge,
+    Retain,
+}
+
+impl Chore {
+    /// Whether an answer says that something has arrived.
+    pub(super) fn has_arrived(&self, answer: &str) -> bool {
+        match self {
+            Self::Accept(accepted) => !accepted.deliveries.is_empty(),
+            Self::Spread(_) => answer.starts_with("Done") && answer != "Done(0)",
+            _ => false,
+        }
+    }
+}
+
+/// What came of one.
+#[derive(Debug)]
+pub(super) enum Came {
+    Done,
+    Full,
+    Doubt,
+}
+
+/// The chores of a life.
+pub(super) struct Chores {
+    model: MemoryStore,
+    messages: Vec<MessageId>,
+    cuts: Vec<Scope>,
+    doubt: Option<Chore>,
+    done: u64,
+}
+
+impl Chores {
+    pub(super) fn new() -> Self {
+        Self { model: MemoryStore::default(), messages: Vec::new(), cuts: Vec::new(), doubt: None, done: 0 }
+    }
+
+    /// How many were answered as done.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Something that can be asked now; `mint` makes so many keys.
+    pub(super) async fn draw(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<Chore> {
+        if self.doubt.is_some() {
+            return None;
+        }
+        match dice.u8(..16) {
+            0..4 => Some(Chore::Accept(message(dice, mint))),
+            4..7 => self.spread(dice, mint).await.map(Chore::Spread),
+            7..10 => self.settle(dice).await.map(Chore::Settle),
+            10 => self.replay(dice, mint).await.map(Chore::Replay),
+            11 => self.next_lives(dice, mint).await.map(Chore::Spread),
+            12 => {
+                let lane = Scope::Lane(LaneId::from_raw(dice.u64(LANES)));
+                let message = dice.choice(&self.messages).map(|message| Scope::Message(*message));
+                let scope = message.filter(|_| dice.bool()).unwrap_or(lane);
+                let upto = mint(1);
+                Some(Chore::Cut(Cut { scope, upto, cause: Cause::Cancelled, at: NOW, spared: Vec::new() }))
+            }
+            13 => {
+                let scope = dice.choice(&self.cuts).copied().filter(|_| dice.bool());
+                let roll = Sweep::Roll { after: None, now: NOW + Duration::from_millis(1) };
+                Some(Chore::Sweep(scope.map_or(roll, Sweep::Cut)))
+            }
+            14 => Some(Chore::Purge),
+            _ => Some(Chore::Retain),
+        }
+    }
+
+    /// The next chunk of a fan-out under way.
+    async fn spread(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<Chunk> {
+        let (job, fan_out) = self.running().await.into_iter().find_map(|job| match job.kind {
+            JobKind::FanOut(fan_out) => Some((job, fan_out)),
+            _ => None,
+        })?;
+        let message = self.model.message(fan_out.message).await.ok()??;
+        let count = dice.u64(1..6);
+        let first = mint(count);
+        let each = (0..count).map(|n| Spread {
+            new: new_delivery(dice, DeliveryId(first.plus(n)), &message, None),
+            message: Arc::clone(&message),
+            replays: None,
+        });
+        let (from, to) = (job.cursor, JobCursor::behind(job.made + count));
+        let deliveries = each.collect();
+        Some(Chunk { job: job.id, at: NOW, from, to, deliveries, skipped: 0, last: dice.u8(..8) == 0 })
+    }
+
+    /// The next chunk of a replay under way.
+    async fn next_lives(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<Chunk> {
+        let job = self.running().await.into_iter().find(|job| job.kind == JobKind::ReplayListed)?;
+        let page = self.model.replay_page(job.id, 2).await.ok()??;
+        let mut deliveries = Vec::new();
+        for old in page.items.iter().filter_map(|item| item.ended.as_ref()) {
+            let message = self.model.message(old.message).await.ok()??;
+            let delivery =
+                Delivery { lane: old.lane, ..new_delivery(dice, DeliveryId(mint(1)), &message, None).delivery };
+            let lane = Arc::new(endpoint(old.lane.0.raw()).lane_settings());
+            let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
+            deliveries.push(Spread { new, message, replays: Some(old.id) });
+        }
+        let skipped = (page.items.len() - deliveries.len()) as u64;
+        Some(Chunk { job: job.id, at: NOW, from: job.cursor, to: page.next, deliveries, skipped, last: page.last })
+    }
+
+    async fn running(&self) -> Vec<Job> {
+        self.model.jobs(JobQuery::Running, None, MANY).await.unwrap_or_default()
+    }
+
+    /// One of a message's deliveries that still wait, ended.
+    async fn settle(&self, dice: &mut fastrand::Rng) -> Option<Delivery> {
+        let message = *dice.choice(&self.messages)?;
+        let shown = self.model.deliveries(message, None, NOW, MANY).await.ok()?;
+        let waits = shown.into_iter().find(|shown| !shown.delivery.state.is_terminal())?;
+        let (state, cause) = match dice.u8(..3) {
+            0 => (State::Delivered { at: NOW }, None),
+            _ => (State::Dead { at: NOW, cause: Cause::Gone }, Some(Cause::Gone)),
+        };
+        let attempts = waits.delivery.attempts + 1;
+        Some(Delivery { state, attempts, last_cause: cause, ..waits.delivery })
+    }
+
+    async fn replay(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<NewReplay> {
+        let filter = DeadLetterFilter::of(TENANT);
+        let page = self.model.dead_letters(filter, ListOrder::NewestFirst, None, 5).await.ok()?;
+        let listed: Vec<_> = page.letters.iter().map(|letter| letter.delivery).filter(|_| dice.bool()).collect();
+        let what = ReplayWhat::Listed(listed);
+        Some(NewReplay { id: JobId(mint(1)), tenant: TENANT, at: NOW, what, per_second: None })
+    }
+
+    /// Takes over what came of one. An answer that is not the one of the store in memory is a flaw.
+    pub(super) async fn note(&mut self, chore: Chore, came: Came, answer: &str) -> Result<(), Flaw> {
+        match came {
+            Came::Full if !matches!(chore, Chore::Retain) => Ok(()),
+            Came::Full | Came::Doubt => {
+                self.doubt = Some(chore);
+                Ok(())
+            }
+            Came::Done => {
+                self.done += 1;
+                let expected = self.apply(&chore).await;
+                if expected == answer {
+                    return Ok(());
+                }
+                Err(Flaw::Lost(format!("{chore:?} was answered with {answer} instead of {expected}")))
+            }
+        }
+    }
+
+    /// Asks the store in memory.
+    async fn apply(&mut self, chore: &Chore) -> String {
+        match chore {
+            Chore::Accept(accepted) => self.messages.push(accepted.message.id),
+            Chore::Cut(cut) => self.cuts.push(cut.scope),
+            _ => {}
+        }
+        let session = self.model.open().await.expect("memory is there").session;
+        ask(&self.model, session, chore).await.unwrap_or_else(|error| format!("{error}"))
+    }
+
+    /// Compares everything, and takes what was in doubt as it is found.
+    pub(super) async fn verify(&mut self, store: &Sqlite, session: Session) -> Result<(), Flaw> {
+        let unread = |error: StoreError| Flaw::Damaged(format!("the store cannot be read: {}", chain(&error)));
+        if let Some(Chore::Retain) = self.doubt {
+            ask(store, session, &Chore::Retain).await.map_err(unread)?;
+        }
+        let mut messages = self.messages.clone();
+        if let Some(Chore::Accept(accepted)) = &self.doubt {
+            messages.push(accepted.message.id);
+        }
+        let found = look(store, &messages).await.map_err(unread)?;
+        let mut expected = look(&self.model, &messages).await.expect("memory can be read");
+        if let Some(chore) = self.doubt.take()
+            && (found != expected || matches!(chore, Chore::Retain))
+        {
+            self.apply(&chore).await;
+            expected = look(&self.model, &messages).await.expect("memory can be read");
+        }
+        let differ = |(found, expected): &(&String, &String)| found != expected;
+        match found.iter().zip(&expected).find(differ) {
+            Some((found, expected)) => Err(Flaw::Lost(format!("found {found}\n  instead of {expected}"))),
+            None if found.len() != expected.len() => Err(Flaw::Lost("something is there that is not known".to_owned())),
+            None => ended_once(store).await,
+        }
+    }
+}
+
+/// Nothing has ended twice, and nothing is missing from the journal.
+async fn ended_once(store: &Sqlite) -> Result<(), Flaw> {
+    let unread = |error: StoreError| Flaw::Damaged(format!("the journal cannot be read: {}", chain(&error)));
+    let rows = store.journal(0, MANY).await.map_err(unread)?;
+    let mut ended = BTreeSet::new();
+    // Retention may have let the first rows go: those of sessions in which nothing else happened say no time.
+    let mut head = None;
+    for row in &rows {
+        if head.is_some_and(|head: Head| !head.is_followed_by(row)) || !row.is_sound().map_err(unread)? {
+            return Err(Flaw::Lost(format!("row {} of the journal does not follow", row.number)));
+        }
+        head = Some(Head::behind(row));
+        for entry in row.entries() {
+            if let Entry::Ended { delivery, .. } = entry.map_err(unread)?
+                && !ended.insert(delivery)
+            {
+                return Err(Flaw::Lost(format!("delivery {delivery} has ended twice")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn message(dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Accepted {
+    let id = MessageId(mint(3));
+    let kind = dice.u8(..3);
+    let message = Arc::new(Message {
+        id,
+        tenant: TENANT,
+        at: if kind == 0 { OLD } else { NOW },
+        event_type: None,
+        subject: None,
+        correlation_id: id.to_string(),
+        body: vec![b'c'; dice.usize(..2_000)].into(),
+        compact: None,
+    });
+    let fan_out = FanOut { message: id, tier: Tier::Promotional, deliver_at: None, ttl: None };
+    let (fan_out, count) = if kind == 1 { (Some(fan_out), 0) } else { (None, dice.u64(1..3)) };
+    let mut each = |n| {
+        let collapse = (kind == 2).then(|| CollapseKey(dice.u64(1..4)));
+        new_delivery(dice, DeliveryId(id.0.plus(n)), &message, collapse)
+    };
+    let deliveries = (1..=count).map(&mut each).collect();
+    Accepted { message: Arc::clone(&message), deliveries, idempotency: None, fan_out }
+}
+
+fn new_delivery(
+    dice: &mut fastrand::Rng,
+    id: DeliveryId,
+    message: &Message,
+    collapse: Option<CollapseKey>,
+) -> NewDelivery {
+    let lane = dice.u64(LANES);
+    let place = [Place::Ready, Place::Spilled, Place::Delayed][dice.usize(..3)];
+    let delivery = Delivery::queued(id, message.id, LaneId::from_raw(lane), Tier::Promotional, message.at);
+    NewDelivery { delivery, place, lane: Arc::new(endpoint(lane).lane_settings()), collapse }
+}
+
+/// Asks a store; what it answers, in words that both use.
+pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) -> Result<String, StoreError> {
+    let mut answer = String::new();
+    let said = match chore {
+        Chore::Accept(accepted) => write!(answer, "{:?}", store.accept(session, vec![accepted.clone()]).await?),
+        Chore::Spread(chunk) => write!(answer, "{:?}", store.spread(session, chunk.clone()).await?),
+        Chore::Settle(delivery) => {
+            write!(answer, "{:?}", store.settle(session, vec![settlement(session, delivery)]).await?)
+        }
+        Chore::Replay(replay) => write!(answer, "{:?}", store.start_replay(session, replay.clone()).await?),
+        Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone()).await?),
+        Chore::Sweep(sweep) => write!(answer, "{:?}", store.sweep(session, *sweep, Vec::new()).await?),
+        Chore::Purge => {
+            let count = store.purge_dead_letters(session, DeadLetterFilter::of(TENANT)).await?;
+            write!(answer, "{count:?}")
+        }
+        Chore::Retain => {
+            let mut next = Some(RetentionStep::START);
+            while let Some(step) = next {
+                next = store.retain(session, Retention::default(), NOW, step).await?.next;
+            }
+            write!(answer, "retained")
+        }
+    };
+    said.expect("memory is there");
+    Ok(answer)
+}
+
+fn settlement(session: Session, delivery: &Delivery) -> Settlement {
+    let cause = delivery.last_cause.unwrap_or(Cause::Ok);
+    let took = Duration::from_millis(5);
+    Settlement {
+        attempt: Some(Attempt { number: delivery.attempts, at: NOW, took, cause, status: None }),
+        record: Record {
+            attempts_before: delivery.attempts - 1,
+            place: Place::Delayed,
+            shard: Shard::of(delivery.lane),
+            pauses_lane: false,
+            ends_endpoint: false,
+            delivery: delivery.clone(),
+        },
+        epoch: session.epoch,
+    }
+}
+
+/// All that can be read of the chores, a line each.
+async fn look<S: Store>(store: &S, messages: &[MessageId]) -> Result<Vec<String>, StoreError> {
+    let mut lines = Vec::new();
+    for id in messages {
+        let is_there = store.message(*id).await?.is_some();
+        lines.push(format!("message {id} {is_there}"));
+        for shown in store.deliveries(*id, None, NOW, MANY).await? {
+            let lives = store.replay_of(shown.delivery.id).await?;
+            lines.push(format!("{shown:?} {lives:?}"));
+        }
+    }
+    let filter = DeadLetterFilter::of(TENANT);
+    for letter in store.dead_letters(filter, ListOrder::OldestFirst, None, MANY).await?.letters {
+        // Their numbers are those of everybody's.
+        lines.push(format!("letter {} {:?} {:?}", letter.delivery, letter.cause, letter.replayed_as));
+    }
+    lines.extend(store.jobs(JobQuery::Of(TENANT), None, MANY).await?.iter().map(|job| format!("{job:?}")));
+    Ok(lines)
+}

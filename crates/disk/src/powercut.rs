@@ -10,10 +10,12 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options};
+use tokio::time::timeout;
 
 use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
 use crate::disk::Disk;
@@ -21,6 +23,9 @@ use crate::load::{Health, Load};
 
 /// How often the power goes in a life.
 const CUTS: usize = 3;
+
+/// How long a store may take from a start to the next cut: seconds, on a machine that does other work.
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Findings {
@@ -79,14 +84,18 @@ fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Res
         Err(_) if disk.is_cut() => return Ok(()),
         Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),
     };
-    let ran = crowd::block_on(async {
+    let run = async {
         if !load.begin(&store).await? {
             return Ok(());
         }
         load.verify(&store).await?;
         while load.round(&store).await? != Health::Stopped {}
         Ok(())
-    });
+    };
+    let ran = crowd::block_on(async {
+        let too_long = |_| Flaw::Misbehaved("it neither stopped nor went on".to_owned());
+        timeout(WITHIN, run).await.map_err(too_long)
+    })?;
     match ran {
         // Without power nothing can be read either: the next start will tell.
         Err(_) if disk.is_cut() => Ok(()),

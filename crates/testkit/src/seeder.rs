@@ -108,7 +108,10 @@ pub fn copy_into(shape: Shape, folder: &Path) -> Result<(), CannotRun> {
     let kept = kept(shape)?;
     for file in fs::read_dir(kept)? {
         let file = file?;
-        fs::copy(file.path(), folder.join(file.file_name()))?;
+        let copy = folder.join(file.file_name());
+        fs::copy(file.path(), &copy)?;
+        // Or the disk would be busy with it while something else is measured.
+        File::open(copy)?.sync_all()?;
     }
     Ok(())
 }

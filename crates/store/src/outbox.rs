@@ -69,7 +69,7 @@ pub trait Outbox: Send + Sync + 'static {
     ///
     /// A message's are counted as it is made. A lane's may be counted just after: what is settled
     /// in between is missing from their number, and where they cannot be counted the cut is in
-    /// force all the same.
+    /// force all the same and says 0. Of what jobs made of a message, counting stops at 20,000.
     fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Ends rows that a cut covers or whose time to live is over, as readers have seen them since:

@@ -3,6 +3,7 @@
 //! The contract itself is in the crate: `conformance`.
 
 mod audit;
+mod cut;
 mod folder;
 mod refused;
 mod space;

@@ -181,7 +181,7 @@ impl Load {
         let body: Vec<u8> = (0..len).map(|_| self.dice.u8(..)).collect();
         let message = Message {
             event_type: Some("invoice.paid".to_owned()),
-            correlation_id: id.to_string(),
+            correlation_id: Some(id.to_string()),
             ..Message::new(id, TENANT, NOW, body)
         };
         let deliveries = (1..=count).map(|n| self.delivery(id, n)).collect();

@@ -126,7 +126,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
         let public_id = self.public_id(Kind::Message, id.0, now);
-        let correlation_id = new.correlation_id.unwrap_or_else(|| public_id.clone());
         let fanout = Fanout {
             message: id,
             tier: new.tier,
@@ -151,8 +150,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             .collect();
         let promise = Promise {
             message: id,
+            correlation_id: new.correlation_id.clone().unwrap_or_else(|| public_id.clone()),
             public_id,
-            correlation_id: correlation_id.clone(),
             accepted_at: now,
             expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
             deliveries: (!fans_out).then_some(deliveries.len()),
@@ -162,7 +161,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             tenant: new.tenant,
             at: now,
             event_type: new.event_type,
-            correlation_id,
+            correlation_id: new.correlation_id,
             body: new.body,
             subject: None,
             compact: None,

@@ -117,14 +117,15 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
             Some(compact) if start.compact => compact.clone(),
             _ => message.body.clone(),
         };
+        let message_id = public(Kind::Message, message.id.0);
         let outgoing = Outgoing {
             target: &destination.url,
             secrets: &destination.secrets,
-            message: &public(Kind::Message, message.id.0),
+            message: &message_id,
             delivery: &public(Kind::Delivery, key),
             attempt: start.attempt,
             event_type: message.event_type.as_deref(),
-            correlation_id: &message.correlation_id,
+            correlation_id: message.correlation_id.as_deref().unwrap_or(&message_id),
             receipt: None,
             headers: &destination.headers,
             body,
@@ -248,7 +249,7 @@ mod tests {
 
     fn message() -> Message {
         Message {
-            correlation_id: "c".to_owned(),
+            correlation_id: Some("c".to_owned()),
             ..Message::new(MessageId::from_raw(1), TenantId::from_raw(1), Timestamp::default(), Bytes::new())
         }
     }

@@ -51,8 +51,8 @@ pub struct Marks {
     pub payload: Digest,
     /// Of whose data it is.
     pub subject: Option<Hidden>,
-    /// Of what ties everything about it together.
-    pub correlation: Hidden,
+    /// Of what ties everything about it together, if its caller named it.
+    pub correlation: Option<Hidden>,
 }
 
 /// Entries on their way into a row: packed, with the leaves of their tree.

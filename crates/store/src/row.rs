@@ -75,8 +75,8 @@ pub struct Message {
     pub event_type: Option<String>,
     /// Whose data it is, for export and erasure.
     pub subject: Option<String>,
-    /// The caller's, else the message's own public id (A4).
-    pub correlation_id: String,
+    /// The caller's; without one the message's own public id takes its place (A4).
+    pub correlation_id: Option<String>,
     /// The payload, byte for byte.
     pub body: Bytes,
     /// A smaller variant for receivers that refuse the payload's size.
@@ -86,16 +86,7 @@ pub struct Message {
 impl Message {
     /// One that says nothing of itself but its body.
     pub fn new(id: MessageId, tenant: TenantId, at: Timestamp, body: impl Into<Bytes>) -> Self {
-        Self {
-            id,
-            tenant,
-            at,
-            event_type: None,
-            subject: None,
-            correlation_id: String::new(),
-            body: body.into(),
-            compact: None,
-        }
+        Self { id, tenant, at, event_type: None, subject: None, correlation_id: None, body: body.into(), compact: None }
     }
 }
 

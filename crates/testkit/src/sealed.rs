@@ -135,7 +135,7 @@ impl Plant {
         let id = MessageId(self.key(2));
         let mut message = Message::new(id, endpoint.tenant, NOW, self.canary("body"));
         message.event_type = Some(self.canary("event"));
-        message.correlation_id = self.canary("correlation");
+        message.correlation_id = Some(self.canary("correlation"));
         message.subject = number.is_multiple_of(2).then(|| self.canary("subject"));
         message.compact = number.is_multiple_of(4).then(|| self.canary("compact").into_bytes().into());
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id.into(), Tier::Promotional, NOW);

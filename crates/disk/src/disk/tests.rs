@@ -31,7 +31,7 @@ fn message(session: Session, n: u64) -> Accepted {
     let delivery = Delivery::queued(DeliveryId(message.0.plus(1)), message, lane, Tier::Promotional, NOW);
     let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
     let message =
-        Message { correlation_id: message.to_string(), ..Message::new(message, tenant, NOW, vec![b'x'; 20_000]) };
+        Message { correlation_id: Some(message.to_string()), ..Message::new(message, tenant, NOW, vec![b'x'; 20_000]) };
     let deliveries = vec![NewDelivery::new(delivery, Place::Ready, lane)];
     Accepted::new(message, deliveries)
 }

@@ -267,7 +267,7 @@ fn message(dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Accep
         at: if kind == 0 { OLD } else { NOW },
         event_type: None,
         subject: None,
-        correlation_id: id.to_string(),
+        correlation_id: Some(id.to_string()),
         body: vec![b'c'; dice.usize(..2_000)].into(),
         compact: None,
     });

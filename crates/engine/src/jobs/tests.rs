@@ -101,7 +101,7 @@ impl Process {
         let id = MessageId(self.mint.keys(1));
         Message {
             event_type: Some("a.b".to_owned()),
-            correlation_id: id.to_string(),
+            correlation_id: Some(id.to_string()),
             ..Message::new(id, TENANT, SystemClock::new().now(), "{}")
         }
     }

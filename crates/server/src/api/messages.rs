@@ -69,7 +69,7 @@ pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(i
         &Shown {
             id: &id,
             event_type: message.event_type.as_deref(),
-            correlation_id: &message.correlation_id,
+            correlation_id: message.correlation_id.as_deref().unwrap_or(&id),
             accepted_at: value::write_time(message.at),
             state: sum(states),
             deliveries,

@@ -23,7 +23,7 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
         let base = case.message(&[Draft::to(1)]);
         let message = Arc::new(Message {
             event_type: compact.is_some().then(|| "rechnung.bezahlt é 漢\0".to_owned()),
-            correlation_id: "it's \"quoted\"; DROP TABLE message;".to_owned(),
+            correlation_id: Some("it's \"quoted\"; DROP TABLE message;".to_owned()),
             subject: compact.is_some().then(|| "user-42 é".to_owned()),
             body: Bytes::copy_from_slice(body),
             compact,

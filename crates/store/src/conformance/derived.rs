@@ -62,9 +62,10 @@ pub(super) async fn a_history_shows_what_became_of_deliveries_and_can_be_filtere
 pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case: &Case<S>) {
     let mut sent = Vec::new();
     for (subject, correlation) in [(Some("ann"), "order-1"), (Some("bob"), "order-1"), (Some("ann"), "order-2")] {
-        sent.push(send(case, subject, correlation).await);
+        sent.push(send(case, subject, Some(correlation)).await);
     }
-    send(case, None, "ann").await;
+    send(case, None, Some("ann")).await;
+    send(case, None, None).await;
     let tenant = TenantId::from_raw(9);
     for (name, expected) in [
         (Name::Subject("ann".to_owned()), vec![sent[2], sent[0]]),
@@ -121,11 +122,11 @@ pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<
     case.same("of a lane nobody knows", waiting(3).await.total(), 0);
 }
 
-async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: &str) -> MessageId {
+async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {
     let base = case.message(&[Draft::to(1)]);
     let message = Arc::new(Message {
         subject: subject.map(str::to_owned),
-        correlation_id: correlation.to_owned(),
+        correlation_id: correlation.map(str::to_owned),
         ..(*base.message).clone()
     });
     let id = message.id;

@@ -154,7 +154,7 @@ impl<S: Store> Case<S> {
         let id = MessageId(Key::new(self.session().writer, self.next.get()));
         self.next.set(self.next.get() + 1 + drafts.len() as u64);
         let message = Message {
-            correlation_id: format!("correlation {id}"),
+            correlation_id: Some(format!("correlation {id}")),
             ..Message::new(id, TenantId::from_raw(9), NOW, "{}")
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();

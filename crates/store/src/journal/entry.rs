@@ -170,7 +170,7 @@ impl Entry {
             at: message.at,
             digest: marks.payload,
             subject: marks.subject,
-            correlation: Some(marks.correlation),
+            correlation: marks.correlation,
             deliveries: accepted.deliveries.iter().map(|new| (new.delivery.lane, new.delivery.tier)).collect(),
         }
     }

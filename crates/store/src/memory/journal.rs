@@ -20,7 +20,7 @@ pub(super) fn marks(message: &Message) -> Marks {
     Marks {
         payload: sha256(&[&message.body]),
         subject: message.subject.as_deref().map(|subject| hide("subject", subject)),
-        correlation: hide("correlation", &message.correlation_id),
+        correlation: message.correlation_id.as_deref().map(|id| hide("correlation", id)),
     }
 }
 

@@ -250,7 +250,7 @@ mod tests {
         for n in 0..200 {
             let id = MessageId(Key::new(session.writer, 1 + n));
             let message = Message {
-                correlation_id: id.to_string(),
+                correlation_id: Some(id.to_string()),
                 ..Message::new(id, TenantId::from_raw(9), Timestamp::from_millis(1_760_000_000_000), vec![b'x'; 40_000])
             };
             let accepted = Accepted::new(message, Vec::new());

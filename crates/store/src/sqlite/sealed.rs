@@ -49,7 +49,7 @@ pub(super) struct SealedAccept {
 /// The columns of the same names are for lists.
 struct MessageHead {
     at: Timestamp,
-    correlation_id: String,
+    correlation_id: Option<String>,
     subject: Option<String>,
     event_type: Option<String>,
 }
@@ -130,7 +130,10 @@ impl Vault {
         Marks {
             payload: key.mark("payload", &message.body),
             subject: message.subject.as_ref().map(|_| subject_mark(key)),
-            correlation: Hidden::new(self.lookups(), "correlation", message.tenant, &message.correlation_id),
+            correlation: message
+                .correlation_id
+                .as_deref()
+                .map(|id| Hidden::new(self.lookups(), "correlation", message.tenant, id)),
         }
     }
 
@@ -171,7 +174,8 @@ impl Vault {
         let plain = opened(&key, &spot(tenant, Field::MessageHead, id.0), head, "a message")?;
         let MessageHead { correlation_id, subject, .. } = unpack_head(&plain)?;
         let subject = subject.map(|_| (NameKind::Subject, subject_mark(&key)));
-        Ok(subject.into_iter().chain([Name::Correlation(correlation_id).hide(self.lookups(), tenant)]).collect())
+        let correlation = correlation_id.map(|id| Name::Correlation(id).hide(self.lookups(), tenant));
+        Ok(subject.into_iter().chain(correlation).collect())
     }
 
     /// A name as the journal has it; `None` for a subject nobody knows.
@@ -240,10 +244,11 @@ fn subject_mark(key: &SealingKey) -> Hidden {
 }
 
 fn pack_head(message: &Message) -> Vec<u8> {
-    let mut head = Vec::with_capacity(message.correlation_id.len() + 48);
+    let texts = [&message.correlation_id, &message.subject, &message.event_type];
+    let bytes: usize = texts.iter().flat_map(|text| text.as_ref()).map(String::len).sum();
+    let mut head = Vec::with_capacity(bytes + 24);
     pack::time(&mut head, message.at);
-    pack::bytes(&mut head, message.correlation_id.as_bytes());
-    for text in [&message.subject, &message.event_type] {
+    for text in texts {
         head.push(u8::from(text.is_some()));
         text.iter().for_each(|text| pack::bytes(&mut head, text.as_bytes()));
     }
@@ -253,12 +258,11 @@ fn pack_head(message: &Message) -> Vec<u8> {
 fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
     let mut rest = Unpack(plain);
     let at = rest.time()?;
-    let correlation_id = text(rest.bytes()?.to_vec())?;
     let mut optional = || match rest.number()? {
         0 => Ok(None),
         _ => text(rest.bytes()?.to_vec()).map(Some),
     };
-    Ok(MessageHead { at, correlation_id, subject: optional()?, event_type: optional()? })
+    Ok(MessageHead { at, correlation_id: optional()?, subject: optional()?, event_type: optional()? })
 }
 
 fn event_type_spot(tenant: TenantId) -> Spot {

@@ -38,7 +38,7 @@ impl Filled {
             tenant: TenantId::from_raw(1),
             at,
             event_type: None,
-            correlation_id: number.to_string(),
+            correlation_id: Some(number.to_string()),
             subject: None,
             body: Bytes::from_static(b"{}"),
             compact: None,

@@ -240,8 +240,10 @@ pub(super) fn message(session: Session, seq: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, seq));
     let delivery =
         Delivery::queued(DeliveryId(message.0.plus(1)), message, LaneId::from_raw(5), Tier::Promotional, NOW);
-    let message =
-        Message { correlation_id: message.to_string(), ..Message::new(message, TenantId::from_raw(9), NOW, "{}") };
+    let message = Message {
+        correlation_id: Some(message.to_string()),
+        ..Message::new(message, TenantId::from_raw(9), NOW, "{}")
+    };
     let lane = Arc::new(endpoint(5).lane_settings());
     let new = NewDelivery::new(delivery, Place::Ready, lane);
     Accepted::new(message, vec![new])

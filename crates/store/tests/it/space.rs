@@ -49,7 +49,7 @@ impl Filled {
                 let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, LANE, Tier::Promotional, at);
                 deliveries.push(delivery.clone());
                 let message = Message {
-                    correlation_id: id.to_string(),
+                    correlation_id: Some(id.to_string()),
                     ..Message::new(id, TenantId::from_raw(1), at, vec![7; 4096])
                 };
                 let new = NewDelivery::new(delivery, Place::Spilled, Arc::clone(&lane));

@@ -73,6 +73,7 @@ pub struct Mint {
     lanes: Vec<Arc<LaneSettings>>,
     place: Place,
     body: Bytes,
+    correlation_id: Option<String>,
     /// From which number on they are young.
     young_from: u64,
 }
@@ -82,13 +83,14 @@ impl Mint {
     pub fn new(session: Session, targets: impl IntoIterator<Item = u64>, place: Place) -> Self {
         let lanes = targets.into_iter().map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
         let body = Bytes::from(vec![b'x'; BODY_BYTES]);
-        Self { session, next: AtomicU64::new(1), lanes, place, body, young_from: u64::MAX }
+        let correlation_id = Some("order-2026-11-16-000099".to_owned());
+        Self { session, next: AtomicU64::new(1), lanes, place, body, correlation_id, young_from: u64::MAX }
     }
 
-    /// The same with bodies of so many bytes.
+    /// The same as most producers send them: with bodies of so many bytes, and no correlation id.
     #[must_use]
     pub fn with_body(self, bytes: usize) -> Self {
-        Self { body: Bytes::from(vec![b'x'; bytes]), ..self }
+        Self { body: Bytes::from(vec![b'x'; bytes]), correlation_id: None, ..self }
     }
 
     /// The same, and from this number on they are [`YOUNG`].
@@ -139,7 +141,7 @@ impl Mint {
     fn bare(&self, id: MessageId, tenant: TenantId, at: Timestamp) -> Message {
         Message {
             event_type: Some("invoice.paid".to_owned()),
-            correlation_id: "msg_0123456789abcdefghjkmnpqrstvwxyz0123".to_owned(),
+            correlation_id: self.correlation_id.clone(),
             ..Message::new(id, tenant, at, self.body.clone())
         }
     }

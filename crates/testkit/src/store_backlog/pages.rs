@@ -255,10 +255,11 @@ async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<()
     }
     let message = store.message(posthaste_core::id::MessageId::from_raw(1 << 40 | 6)).await?;
     let Some(message) = message else { return Err(CannotRun("the third message is gone".to_owned())) };
+    let Some(correlation) = message.correlation_id.clone() else { return Err(CannotRun("it has no name".to_owned())) };
     for order in ORDERS {
         let mut after = None;
         for _ in 0..of_each {
-            let name = || Name::Correlation(message.correlation_id.clone());
+            let name = || Name::Correlation(correlation.clone());
             let page = pages.read("named", || store.named(message.tenant, name(), order, after, ROWS)).await?;
             after = page.next;
         }

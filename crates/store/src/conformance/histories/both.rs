@@ -144,7 +144,7 @@ impl Both {
         let accepted_at = at(i64::try_from(self.messages.len()).unwrap_or(0));
         let message = Message {
             event_type: Some("a.b".to_owned()),
-            correlation_id: id.to_string(),
+            correlation_id: Some(id.to_string()),
             ..Message::new(id, TenantId::from_raw(1), accepted_at, id.to_string())
         };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| new_delivery(id, n, draft)).collect();

@@ -31,19 +31,22 @@ pub enum Field {
     EndpointSettings = 0x0201,
     /// What an idempotency key was answered.
     IdempotencyAnswer = 0x0501,
+    /// A tenant, an API key or a policy: what it is called and what it says.
+    Document = 0x0601,
     /// The key public ids are made under.
     IdKey = 0x0b01,
 }
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::MessageBody,
         Self::MessageCompact,
         Self::MessageHead,
         Self::EventType,
         Self::EndpointSettings,
         Self::IdempotencyAnswer,
+        Self::Document,
         Self::IdKey,
     ];
 }

@@ -10,6 +10,7 @@ mod collapse;
 mod cut;
 mod dead_letter;
 mod derived;
+mod document;
 mod endpoint;
 mod fixture;
 pub mod histories;
@@ -175,6 +176,13 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_tenant_s_endpoints_come_by_id
             lanes_come_in_the_order_they_are_asked_for
             an_unknown_policy_reads_as_the_default;
+        document:
+            a_document_comes_back_as_it_was_filed
+            a_name_belongs_to_one_document
+            documents_come_by_id_in_pages
+            a_removed_document_is_gone_and_its_name_is_free
+            a_document_is_filed_once_under_a_key
+            who_is_fenced_files_nothing;
     }
     cases
 }

@@ -103,7 +103,8 @@ impl Derived {
             | Entry::Endpoint { .. }
             | Entry::Job { .. }
             | Entry::Purged { .. }
-            | Entry::Retained { .. } => {}
+            | Entry::Retained { .. }
+            | Entry::Document { .. } => {}
         }
     }
 

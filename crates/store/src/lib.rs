@@ -1,12 +1,13 @@
 //! The promise on disk.
 //!
 //! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
-//! [`sqlite::Sqlite`] keep it. It is six small ones, by who needs them:
+//! [`sqlite::Sqlite`] keep it. It is seven small ones, by who needs them:
 //!
 //! | trait | who asks |
 //! |---|---|
 //! | [`Outbox`] | the accept path and the dispatch loop |
 //! | [`Directory`] | whoever needs to know where a message goes |
+//! | [`Register`] | whoever makes, names and changes tenants, API keys and policies |
 //! | [`Jobs`] | what carries out large fan-outs and replays |
 //! | [`Archive`] | whoever shows what became of things, and retention |
 //! | [`DeadLetters`] | whoever looks through what was given up |
@@ -32,6 +33,7 @@ pub mod journal;
 pub mod memory;
 mod number;
 mod outbox;
+mod register;
 pub mod row;
 pub mod sqlite;
 
@@ -44,6 +46,7 @@ pub use jobs::Jobs;
 pub use journal::JournalRow;
 pub use memory::{Memory, MemoryStore};
 pub use outbox::Outbox;
+pub use register::Register;
 pub use row::{
     Acceptance, Accepted, Arrival, Attempt, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
     DeadLetterFilter, DeadLetterPage, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter,
@@ -54,6 +57,7 @@ pub use row::{
     Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayItem, ReplayPage, ReplayWhat,
     Spread,
 };
+pub use row::{Document, DocumentKind, Filed, OPERATOR};
 pub use row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
@@ -64,6 +68,6 @@ pub const DELIVERIES_MAX: u64 = 1_000;
 ///
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
 /// carried out whether or not its answer is awaited.
-pub trait Store: Outbox + Directory + Jobs + Archive + DeadLetters + Checkpoints {}
+pub trait Store: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints {}
 
-impl<S: Outbox + Directory + Jobs + Archive + DeadLetters + Checkpoints> Store for S {}
+impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints> Store for S {}

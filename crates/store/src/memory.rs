@@ -6,6 +6,7 @@
 mod collapse;
 mod dead_letter;
 mod derived;
+mod document;
 mod idempotency;
 mod job;
 mod journal;
@@ -59,6 +60,7 @@ pub struct Memory {
     happened: Vec<Vec<Entry>>,
     collapsing: collapse::Collapsing,
     jobs: job::Jobs,
+    documents: document::Documents,
     gone: retention::Gone,
     signed: signed::Lines,
 }

@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, EndpointStatus, JobState, PauseScope, RetentionPhase};
+use crate::row::{Counted, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -153,6 +153,20 @@ pub(crate) fn status_number(status: EndpointStatus) -> u8 {
 /// The endpoint's status in a column.
 pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
     one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone])
+}
+
+/// The number of a document's kind.
+pub(crate) fn document_number(kind: DocumentKind) -> u8 {
+    match kind {
+        DocumentKind::Tenant => 0,
+        DocumentKind::ApiKey => 1,
+        DocumentKind::Policy => 2,
+    }
+}
+
+/// The document's kind in a column.
+pub(crate) fn stored_document(number: i64) -> Result<DocumentKind, StoreError> {
+    one_of("a document's kind", number, &DocumentKind::ALL)
 }
 
 /// The number of a tier.

@@ -2,6 +2,7 @@
 
 pub(crate) mod collapse;
 mod dead_letter;
+mod document;
 pub mod idempotency;
 mod job;
 mod list;
@@ -27,6 +28,7 @@ pub use dead_letter::{
     DeadLetterPage, ListOrder, PURGES_MAX, Swept,
 };
 pub(crate) use dead_letter::{Purge, Walk};
+pub use document::{Document, DocumentKind, Filed, OPERATOR};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{
     CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX,

@@ -21,6 +21,7 @@ mod commits;
 mod cut;
 mod dead_letter;
 mod derived;
+mod document;
 mod endpoint;
 mod fault;
 mod folder;
@@ -59,6 +60,7 @@ use posthaste_core::id::{DeliveryId, LaneId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::master::{KeyCheck, Masters};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -200,6 +202,11 @@ impl Sqlite {
     /// What names are hashed with that are only looked up: made once for the life of the store.
     pub fn lookups(&self) -> LookupKey {
         self.shared.vault.lookups().clone()
+    }
+
+    /// What API keys are hashed with.
+    pub fn api_keys(&self) -> ApiKeyHasher {
+        self.shared.vault.api_keys()
     }
 
     /// What tells it from every other store: random, made once for its life.

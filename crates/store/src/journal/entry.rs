@@ -18,7 +18,8 @@ use super::{Hidden, Marks};
 use crate::StoreError;
 use crate::number;
 use crate::row::{
-    Accepted, Attempt, Endpoint, EndpointStatus, JobState, Pause, PauseScope, RetentionPhase, Settlement,
+    Accepted, Attempt, Document, DocumentKind, Endpoint, EndpointStatus, JobState, Pause, PauseScope, RetentionPhase,
+    Settlement,
 };
 
 /// One thing that happened.
@@ -158,6 +159,17 @@ pub enum Entry {
         /// When.
         at: Timestamp,
     },
+    /// A tenant, an API key or a policy was made, changed or removed.
+    Document {
+        /// What it is.
+        kind: DocumentKind,
+        /// Which.
+        id: Key,
+        /// Whose.
+        tenant: TenantId,
+        /// Whether it is no more.
+        removed: bool,
+    },
 }
 
 impl Entry {
@@ -219,6 +231,16 @@ impl Entry {
         Self::Endpoint { endpoint: endpoint.id, tenant: endpoint.tenant, status: endpoint.status }
     }
 
+    /// A document as it is now.
+    pub fn filed(document: &Document) -> Self {
+        Self::Document { kind: document.kind, id: document.id, tenant: document.tenant, removed: false }
+    }
+
+    /// A document that is no more.
+    pub fn unfiled(kind: DocumentKind, id: Key, tenant: TenantId) -> Self {
+        Self::Document { kind, id, tenant, removed: true }
+    }
+
     /// What a chunk made.
     pub fn spread<'d>(
         job: JobId,
@@ -253,7 +275,8 @@ impl Entry {
             | Self::Resumed { .. }
             | Self::Endpoint { .. }
             | Self::Job { .. }
-            | Self::Purged { .. } => None,
+            | Self::Purged { .. }
+            | Self::Document { .. } => None,
         }
     }
 
@@ -334,6 +357,10 @@ impl Entry {
                 pack::time(bytes, *before);
                 pack::time(bytes, *at);
             }
+            Self::Document { kind, id, tenant, removed } => {
+                let kind = number::document_number(*kind).into();
+                numbers(bytes, &[18, kind, id.raw(), tenant.raw(), u64::from(*removed)]);
+            }
         }
     }
 
@@ -375,6 +402,12 @@ impl Entry {
                 removed: rest.number()?,
                 before: rest.time()?,
                 at: rest.time()?,
+            },
+            18 => Self::Document {
+                kind: number::stored_document(rest.small()?)?,
+                id: Key::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                removed: rest.small::<u8>()? != 0,
             },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
         };

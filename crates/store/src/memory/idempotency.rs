@@ -13,14 +13,24 @@ pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), Idempotency>;
 impl Memory {
     /// Whether a call is new. One that is, is known from here on.
     pub(super) fn once(&mut self, call: Option<Idempotency>) -> Acceptance {
-        let Some(call) = call else { return Acceptance::Fresh };
-        let day = Day::of(call.at);
-        let known = day.near().into_iter().filter_map(|day| self.keys.get(&(day, call.tenant, call.key)));
-        let before = known.filter_map(|known| call.after(known)).next();
+        let before = self.known(call.as_ref());
         before.unwrap_or_else(|| {
-            self.keys.insert((day, call.tenant, call.key), call);
+            self.remember_call(call);
             Acceptance::Fresh
         })
+    }
+
+    /// What a call is that was made before.
+    pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<Acceptance> {
+        let call = call?;
+        let days = Day::of(call.at).near();
+        let known = days.into_iter().filter_map(|day| self.keys.get(&(day, call.tenant, call.key)));
+        known.filter_map(|known| call.after(known)).next()
+    }
+
+    /// Makes a call known.
+    pub(super) fn remember_call(&mut self, call: Option<Idempotency>) {
+        self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), call)));
     }
 
     /// Forgets at most `limit` keys of days before this one; says how many.

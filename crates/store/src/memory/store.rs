@@ -4,21 +4,22 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Endpoint, HistoryFilter,
-    HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause, PauseScope, Query, Session,
-    Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document, DocumentKind,
+    Endpoint, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
+    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
-    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, Signed, StoreError,
+    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, Register, Signed,
+    StoreError,
 };
 
 use super::Memory;
@@ -138,6 +139,39 @@ impl Directory for MemoryStore {
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         Ok(self.lock().endpoints_after(tenant, after, limit))
+    }
+}
+
+impl Register for MemoryStore {
+    async fn file(&self, session: Session, document: Document, once: Option<Idempotency>) -> Result<Filed, StoreError> {
+        self.lock().file_document(session, document, once)
+    }
+
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
+        self.lock().unfile(session, kind, id)
+    }
+
+    async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
+        Ok(self.lock().documents.get(&(kind, id)).cloned())
+    }
+
+    async fn document_named(
+        &self,
+        kind: DocumentKind,
+        tenant: TenantId,
+        name: String,
+    ) -> Result<Option<Document>, StoreError> {
+        Ok(self.lock().document_named(kind, tenant, &name).cloned())
+    }
+
+    async fn documents(
+        &self,
+        kind: DocumentKind,
+        tenant: Option<TenantId>,
+        after: Option<Key>,
+        limit: u32,
+    ) -> Result<Vec<Document>, StoreError> {
+        Ok(self.lock().documents(kind, tenant, after, limit))
     }
 }
 

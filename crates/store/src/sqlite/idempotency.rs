@@ -17,19 +17,33 @@ const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
 
 /// Whether a call is new. One that is, is known from here on.
 pub(super) fn once(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<Acceptance> {
-    let Some(call) = call else { return Ok(Acceptance::Fresh) };
-    let day = Day::of(call.at);
-    for near in day.near() {
+    if let Some(before) = known(conn, call)? {
+        return Ok(before);
+    }
+    remember(conn, call)?;
+    Ok(Acceptance::Fresh)
+}
+
+/// What a call is that was made before.
+pub(super) fn known(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<Option<Acceptance>> {
+    let Some(call) = call else { return Ok(None) };
+    for near in Day::of(call.at).near() {
         let before = find(conn, near, call.tenant, call.key)?;
         if let Some(acceptance) = before.and_then(|known| call.after(&known)) {
-            return Ok(acceptance);
+            return Ok(Some(acceptance));
         }
     }
+    Ok(None)
+}
+
+/// Makes a call known.
+pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<()> {
+    let Some(call) = call else { return Ok(()) };
     conn.prepare_cached(
         "INSERT INTO idempotency (day, tenant, key, digest, status, answer, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?
     .execute((
-        day.0,
+        Day::of(call.at).0,
         key(call.tenant.0),
         call.key.0,
         call.digest,
@@ -37,7 +51,7 @@ pub(super) fn once(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::R
         &*call.answer.body,
         call.at.as_millis(),
     ))?;
-    Ok(Acceptance::Fresh)
+    Ok(())
 }
 
 /// Forgets at most `limit` keys of days before this one; says how many.

@@ -24,7 +24,8 @@ use crate::StoreError;
 use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Entry, Hidden, Marks};
-use crate::row::{Accepted, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, Name};
+use crate::number;
+use crate::row::{Accepted, Document, DocumentKind, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, Name};
 
 /// A message as it is written.
 pub(super) struct SealedMessage {
@@ -316,6 +317,36 @@ pub(super) fn open_endpoint(
         (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
     };
     Ok(EndpointSettings { url, policy, secrets: list()?, event_types: list()? })
+}
+
+/// What of a document is under seal: what it is, what it is called and what it says.
+pub(super) fn seal_document(document: &Document, key: &SealingKey) -> Vec<u8> {
+    let mut plain = vec![number::document_number(document.kind), u8::from(document.name.is_some())];
+    document.name.iter().for_each(|name| pack::bytes(&mut plain, name.as_bytes()));
+    plain.extend_from_slice(&document.body);
+    let sealed = key.seal(&spot(document.tenant, Field::Document, document.id), &plain);
+    plain.zeroize();
+    sealed
+}
+
+/// What a document is called, and what it says.
+pub(super) fn open_document(
+    tenant: TenantId,
+    kind: DocumentKind,
+    id: Key,
+    key: &SealingKey,
+    sealed: &[u8],
+) -> Result<(Option<String>, Vec<u8>), StoreError> {
+    let plain = Zeroizing::new(opened(key, &spot(tenant, Field::Document, id), sealed, "a document")?);
+    let mut rest = Unpack(&plain);
+    if rest.small::<u8>()? != number::document_number(kind) {
+        return Err(super::vault::damaged("a document of another kind"));
+    }
+    let name = match rest.number()? {
+        0 => None,
+        _ => Some(text(rest.bytes()?.to_vec())?),
+    };
+    Ok((name, rest.0.to_vec()))
 }
 
 pub(super) fn key_of(sealed: &[u8]) -> Result<KeyId, StoreError> {

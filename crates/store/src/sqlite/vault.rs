@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::checkpoint::CheckpointKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, TenantWrapped, WRAPPED_BYTES};
@@ -124,6 +125,11 @@ impl Vault {
     /// Hides what was asked for with an idempotency key.
     pub(super) fn requests(&self) -> &LookupKey {
         &self.requests
+    }
+
+    /// Hashes API keys.
+    pub(super) fn api_keys(&self) -> ApiKeyHasher {
+        self.store.api_keys()
     }
 
     /// Signs for the journal.

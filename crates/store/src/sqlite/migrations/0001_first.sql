@@ -304,6 +304,20 @@ CREATE TABLE soft_breaker (
   PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
 
+-- Tenants, API keys and policies: what people make, name and change.
+CREATE TABLE document (
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- tenant, API key, policy
+  id INTEGER NOT NULL,
+  tenant INTEGER NOT NULL,                   -- nobody's is 0
+  name BLOB,                                 -- a keyed hash of it
+  at_ms INTEGER NOT NULL,
+  sealed BLOB NOT NULL,                      -- its name and what it says
+  PRIMARY KEY (kind, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX document_name ON document (name) WHERE name IS NOT NULL;
+CREATE INDEX document_tenant ON document (kind, tenant, id);
+
 CREATE TABLE endpoint (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,

@@ -1,0 +1,135 @@
+//! Documents: tenants, API keys, policies.
+
+use bytes::Bytes;
+use posthaste_core::id::{Key, TenantId};
+
+use super::fixture::{Case, MANY, NOW, after};
+use crate::journal::Entry;
+use crate::row::{Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, OPERATOR};
+use crate::{JournalRow, Store, StoreError};
+
+const ANN: TenantId = TenantId::from_raw(9);
+const BOB: TenantId = TenantId::from_raw(8);
+
+fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -> Document {
+    let body = Bytes::from(format!("what {id} says"));
+    Document { kind, id: Key::from_raw(id), tenant, name: name.map(str::to_owned), at: NOW, body }
+}
+
+async fn file<S: Store>(case: &Case<S>, document: &Document) -> Filed {
+    case.done("file", case.store.file(case.session(), document.clone(), None).await)
+}
+
+async fn named<S: Store>(case: &Case<S>, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<Key> {
+    let found = case.store.document_named(kind, tenant, name.to_owned()).await;
+    case.done("document_named", found).map(|found| found.id)
+}
+
+pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Case<S>) {
+    for kind in DocumentKind::ALL {
+        for (id, tenant, name) in [(1, ANN, Some("a name")), (2, OPERATOR, None)] {
+            let mut changing = document(kind, id, tenant, name);
+            for body in ["", "first", "then something longer"] {
+                changing.body = Bytes::from_static(body.as_bytes());
+                changing.at = after(i64::try_from(body.len()).unwrap_or(0));
+                case.same("filed", file(case, &changing).await, Filed::Done);
+                let found = case.done("document", case.store.document(kind, changing.id).await);
+                case.same("the document", found, Some(changing.clone()));
+            }
+        }
+        let none = case.done("document", case.store.document(kind, Key::from_raw(77)).await);
+        case.same("a document nobody filed", none, None);
+    }
+    let rows = case.done("journal", case.store.journal(0, MANY).await);
+    let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
+    let filed = entries.filter(|entry| matches!(entry, Entry::Document { removed: false, .. })).count();
+    case.same("entries in the journal", filed, DocumentKind::ALL.len() * 6);
+}
+
+pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &Case<S>) {
+    use DocumentKind::{ApiKey, Policy, Tenant};
+    for (taken, expected) in [
+        (document(Tenant, 1, ANN, Some("crm")), Filed::Done),
+        (document(Tenant, 2, BOB, Some("crm")), Filed::NameTaken),
+        (document(ApiKey, 3, ANN, Some("crm")), Filed::Done),
+        (document(Policy, 4, ANN, Some("crm")), Filed::Done),
+        (document(Policy, 5, ANN, Some("crm")), Filed::NameTaken),
+        (document(Policy, 6, BOB, Some("crm")), Filed::Done),
+        (document(Policy, 6, BOB, Some("shop")), Filed::Done),
+        (document(Policy, 7, BOB, Some("crm")), Filed::Done),
+    ] {
+        case.same(&format!("{taken:?}"), file(case, &taken).await, expected);
+    }
+    case.same("a tenant by name", named(case, Tenant, BOB, "crm").await, Some(Key::from_raw(1)));
+    case.same("a policy of one", named(case, Policy, ANN, "crm").await, Some(Key::from_raw(4)));
+    case.same("a policy of another", named(case, Policy, BOB, "crm").await, Some(Key::from_raw(7)));
+    case.same("one that was renamed", named(case, Policy, BOB, "shop").await, Some(Key::from_raw(6)));
+    case.same("a name nobody has", named(case, ApiKey, ANN, "shop").await, None);
+}
+
+pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
+    for id in [3, 1, 2] {
+        let tenant = if id == 2 { BOB } else { ANN };
+        case.same("filed", file(case, &document(DocumentKind::Policy, id, tenant, None)).await, Filed::Done);
+    }
+    case.same("filed", file(case, &document(DocumentKind::Tenant, 4, ANN, None)).await, Filed::Done);
+    for (tenant, after, limit, expected) in [
+        (None, None, MANY, vec![1, 2, 3]),
+        (None, Some(1), 1, vec![2]),
+        (Some(ANN), None, MANY, vec![1, 3]),
+        (Some(ANN), Some(1), MANY, vec![3]),
+        (Some(OPERATOR), None, MANY, vec![]),
+    ] {
+        let page = case.store.documents(DocumentKind::Policy, tenant, after.map(Key::from_raw), limit).await;
+        let ids: Vec<u64> = case.done("documents", page).iter().map(|document| document.id.raw()).collect();
+        case.same(&format!("{tenant:?} behind {after:?}"), ids, expected);
+    }
+}
+
+pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &Case<S>) {
+    let first = document(DocumentKind::ApiKey, 1, ANN, Some("hash"));
+    case.same("filed", file(case, &first).await, Filed::Done);
+    for expected in [true, false] {
+        let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id).await);
+        case.same("removed", removed, expected);
+    }
+    case.same("by name", named(case, first.kind, ANN, "hash").await, None);
+    case.same("by id", case.done("document", case.store.document(first.kind, first.id).await), None);
+    case.same("its name", file(case, &document(first.kind, 2, BOB, Some("hash"))).await, Filed::Done);
+    let rows = case.done("journal", case.store.journal(0, MANY).await);
+    let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
+    let removed: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Document { removed: true, .. })).collect();
+    case.same("what the journal says", removed, vec![Entry::unfiled(first.kind, first.id, ANN)]);
+}
+
+pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S>) {
+    let once = |digest, body: &'static str| Idempotency {
+        tenant: OPERATOR,
+        key: KeyHash([7; 16]),
+        digest: [digest; 32],
+        answer: FirstAnswer { status: 201, body: Bytes::from_static(body.as_bytes()) },
+        at: NOW,
+    };
+    let first = FirstAnswer { status: 201, body: Bytes::from_static(b"first") };
+    let file = |id, name, call| {
+        let document = document(DocumentKind::Tenant, id, ANN, Some(name));
+        async move { case.done("file", case.store.file(case.session(), document, Some(call)).await) }
+    };
+    case.same("the first", file(1, "crm", once(1, "first")).await, Filed::Done);
+    case.same("its twin", file(2, "crm", once(1, "second")).await, Filed::Replayed(first));
+    case.same("another with its key", file(3, "shop", once(2, "third")).await, Filed::KeyReused);
+    let other = Idempotency { key: KeyHash([8; 16]), ..once(1, "fourth") };
+    case.same("a taken name", file(4, "crm", other.clone()).await, Filed::NameTaken);
+    case.same("the key of a call that did nothing is free", file(4, "shop", other).await, Filed::Done);
+}
+
+pub(super) async fn who_is_fenced_files_nothing<S: Store>(case: &Case<S>) {
+    let fenced = case.session();
+    case.done("open", case.store.open().await);
+    let document = document(DocumentKind::Tenant, 1, ANN, None);
+    let filed = case.store.file(fenced, document.clone(), None).await;
+    case.same("filed", matches!(filed, Err(StoreError::Fenced { .. })), true);
+    let removed = case.store.unfile(fenced, document.kind, document.id).await;
+    case.same("removed", matches!(removed, Err(StoreError::Fenced { .. })), true);
+    case.same("nothing is there", case.done("document", case.store.document(document.kind, document.id).await), None);
+}

@@ -1,0 +1,70 @@
+//! Documents in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use posthaste_core::id::{Key, TenantId};
+
+use super::Memory;
+use crate::StoreError;
+use crate::journal::Entry;
+use crate::row::{Document, DocumentKind, Filed, Idempotency, Session};
+
+/// Documents of each kind by id.
+pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
+
+impl Memory {
+    /// See [`crate::Register::file`].
+    pub fn file_document(
+        &mut self,
+        session: Session,
+        document: Document,
+        once: Option<Idempotency>,
+    ) -> Result<Filed, StoreError> {
+        self.guard(session)?;
+        if let Some(filed) = self.known(once.as_ref()).map(Filed::from) {
+            return Ok(filed);
+        }
+        let name = document.name.as_deref();
+        let other = name.and_then(|name| self.document_named(document.kind, document.tenant, name));
+        if other.is_some_and(|other| other.id != document.id) {
+            return Ok(Filed::NameTaken);
+        }
+        self.remember_call(once);
+        self.note([Entry::filed(&document)]);
+        self.documents.insert((document.kind, document.id), document);
+        Ok(Filed::Done)
+    }
+
+    /// See [`crate::Register::unfile`].
+    pub fn unfile(&mut self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
+        self.guard(session)?;
+        let Some(removed) = self.documents.remove(&(kind, id)) else { return Ok(false) };
+        self.note([Entry::unfiled(kind, id, removed.tenant)]);
+        Ok(true)
+    }
+
+    /// See [`crate::Register::document_named`].
+    pub fn document_named(&self, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<&Document> {
+        let namespace = kind.namespace(tenant);
+        let same = |one: &&Document| {
+            one.kind == kind && kind.namespace(one.tenant) == namespace && one.name.as_deref() == Some(name)
+        };
+        self.documents.values().find(same)
+    }
+
+    /// See [`crate::Register::documents`].
+    pub fn documents(
+        &self,
+        kind: DocumentKind,
+        tenant: Option<TenantId>,
+        after: Option<Key>,
+        limit: u32,
+    ) -> Vec<Document> {
+        let from = Excluded((kind, after.unwrap_or(Key::from_raw(0))));
+        let behind = self.documents.range((from, Unbounded)).map(|(_, document)| document);
+        let of_kind = behind.take_while(|document| document.kind == kind);
+        let wanted = of_kind.filter(|document| tenant.is_none_or(|tenant| tenant == document.tenant));
+        wanted.take(limit as usize).cloned().collect()
+    }
+}

@@ -124,6 +124,7 @@ causes! {
     Poison "poison" Decided "it was being sent at three crashes: quarantined";
     TokenRejected "token_rejected" Decided "its stored token was forged or altered: quarantined";
     Retention "retention" Decided "it waited longer than the tenant keeps messages";
+    Erased "erased" Decided "what it was to carry has been erased: nothing was sent";
 }
 
 impl Cause {

@@ -206,6 +206,11 @@ pub fn settle(delivery: &Delivery, verdict: &Verdict, policy: &Policy, now: Time
         }
         // A receipt already proved that it arrived, whatever the attempt looked like from here.
         _ if delivery.receipt_kept => decision.state = State::Delivered { at: now },
+        // There was nothing to send any more, so nothing was tried.
+        Class::Decided if verdict.cause == Cause::Erased => {
+            decision.attempts = delivery.attempts;
+            decision.state = State::Cancelled { at: now, cause: verdict.cause };
+        }
         Class::Dead | Class::Decided => decision.state = State::Dead { at: now, cause: verdict.cause },
         Class::Gone => decision.state = State::Dead { at: now, cause: Cause::EndpointGone },
         Class::TooLarge if delivery.compact == Compact::Spare => {

@@ -50,7 +50,7 @@ use crate::delivery::{self, Decision, Verdict};
 use crate::dice::Roll;
 use crate::flow::{Care, SharedGate};
 use crate::hold::Hold;
-use crate::id::{DeliveryId, LaneId, OriginId, TenantId};
+use crate::id::{DeliveryId, LaneId, MessageId, OriginId, TenantId};
 use crate::id_map::IdMap;
 use crate::slice::{self, Tightness};
 use crate::slots::Slots;
@@ -291,6 +291,11 @@ impl Queue {
         if let Some(hold) = decision.lane_hold {
             self.hold(lane, hold);
         }
+        if !spent && decision.state.is_terminal() {
+            // There was nothing to send: what it took is given back, and it ends.
+            self.unsent(id, now);
+            return Some(self.apply(id, &decision, now));
+        }
         if !spent && verdict.class != Class::Credential {
             // Nothing was tried, so there is nothing to remember.
             self.put_back(now, id, decision.state.due().unwrap_or(now));
@@ -378,6 +383,14 @@ impl Queue {
         let mut under_way: Vec<DeliveryId> = flying.chain(self.recording.iter().copied()).collect();
         under_way.sort_unstable();
         under_way
+    }
+
+    /// What is being sent, by message: one for each attempt.
+    pub fn messages_in_flight(&self) -> Vec<MessageId> {
+        let flying = self.in_flight.iter().map(|flight| self.items[&flight.delivery].delivery.message);
+        let mut messages: Vec<MessageId> = flying.collect();
+        messages.sort_unstable();
+        messages
     }
 
     /// Attempts under way.

@@ -84,7 +84,7 @@ pub const TABLE: &[(Phase, Phase, &str)] = &[
     (Dispatching, Retry, "failed, or not sent"),
     (Dispatching, Dead, "refused, or tries spent"),
     (Dispatching, Expired, "no retry fits the TTL"),
-    (Dispatching, Cancelled, "failed after a cancel"),
+    (Dispatching, Cancelled, "failed after a cancel, or erased"),
     (Retry, Dispatching, "due, and its turn"),
     (Retry, Delivered, "late receipt"),
     (Retry, Expired, "TTL over"),

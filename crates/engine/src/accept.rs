@@ -36,6 +36,8 @@ pub struct NewMessage {
     pub body: Bytes,
     /// The caller's own id for the whole affair.
     pub correlation_id: Option<String>,
+    /// Whose data it is, for export and erasure.
+    pub subject: Option<String>,
     /// How urgent.
     pub tier: Tier,
     /// How long it is worth sending.
@@ -163,7 +165,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             event_type: new.event_type,
             correlation_id: new.correlation_id,
             body: new.body,
-            subject: None,
+            subject: new.subject,
             compact: None,
         });
         let idempotency = new.once.map(|once| self.idempotency(new.tenant, &once, &promise));

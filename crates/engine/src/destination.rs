@@ -112,6 +112,12 @@ impl<S: Directory> Destinations<S> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
+    /// Forgets a tenant's: it was erased.
+    pub fn forget_tenant(&self, tenant: TenantId) {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|_, known| known.endpoint.tenant != tenant);
+    }
+
     /// Makes one ready that is not kept: whoever walks all of them must not drive out those in use.
     pub fn made_ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {
         let known = self.last_seen(endpoint.id).filter(|known| known.endpoint == endpoint);

@@ -15,6 +15,7 @@ mod asked;
 pub mod call;
 mod collapse;
 pub mod driver;
+mod erased;
 mod late;
 mod rows;
 mod soft;
@@ -40,6 +41,7 @@ use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Set
 
 pub use asked::{Answer, Command, Ticket};
 pub use call::{Call, Reply};
+use erased::Erased;
 use late::Late;
 use soft::Remembered;
 use sweeper::{EVERYTHING, Sweeper};
@@ -122,6 +124,7 @@ pub struct Dispatch {
     /// Payloads of deliveries in the window that came along with their accept.
     riding: IdMap<DeliveryId, Arc<Message>>,
     riding_bytes: usize,
+    erased: Erased,
     late: Late,
     sweeper: Sweeper,
     lanes_asked: IdSet<LaneId>,
@@ -155,6 +158,7 @@ impl Dispatch {
             settling: Vec::new(),
             riding: IdMap::default(),
             riding_bytes: 0,
+            erased: Erased::default(),
             late: Late::default(),
             sweeper: Sweeper::default(),
             lanes_asked: IdSet::default(),
@@ -295,7 +299,8 @@ impl Dispatch {
             cause: verdict.cause,
             status: verdict.status,
         };
-        self.record(record, Some(attempt));
+        // What was erased was not sent: nothing is left of an attempt that nobody made.
+        self.record(record, Some(attempt).filter(|attempt| attempt.cause != Cause::Erased));
     }
 
     fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
@@ -429,7 +434,7 @@ impl Dispatch {
 
     fn ride(&mut self, id: DeliveryId, message: Arc<Message>) {
         let bytes = message.body.len();
-        if self.riding_bytes + bytes <= RIDING_BYTES_MAX {
+        if self.riding_bytes + bytes <= RIDING_BYTES_MAX && !self.erased.covers(&message) {
             self.riding_bytes += bytes;
             self.riding.insert(id, message);
         }

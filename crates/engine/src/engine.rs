@@ -24,6 +24,7 @@ use crate::connector::{self, Connector, Resolve, Roots};
 use crate::destination::{Destination, Destinations};
 use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
+use crate::eraser::{Eraser, Wakes};
 use crate::jobs::JobRunner;
 use crate::mint::Mint;
 use crate::signer::Signer;
@@ -65,6 +66,7 @@ pub struct Engine<S, C> {
     ids: Arc<IdKey>,
     mint: Mint,
     new_job: Arc<Notify>,
+    pub(crate) erasures: Arc<Wakes>,
 }
 
 /// An endpoint as its owner asks for it, texts not yet checked.
@@ -172,7 +174,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let upkeep =
             Upkeep { store: Arc::clone(&store), session, retention: Retention::default(), clock: clock.clone() };
         let signer = Signer { store: Arc::clone(&store), session, clock: clock.clone() };
-        let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job };
+        let erasures = Arc::new(Wakes::default());
+        let eraser = Eraser {
+            store: Arc::clone(&store),
+            session,
+            handle: handle.clone(),
+            clock: clock.clone(),
+            wakes: Arc::clone(&erasures),
+        };
+        let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job, erasures };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.
             let loop_ended = stop.child_token();
@@ -181,10 +191,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 loop_ended.cancel();
                 ended
             };
-            let (ended, (), (), ()) = tokio::join!(
+            let (ended, (), (), (), ()) = tokio::join!(
                 dispatch,
                 jobs.run(loop_ended.clone()),
                 upkeep.run(loop_ended.clone()),
+                eraser.run(loop_ended.clone()),
                 signer.run(loop_ended.clone())
             );
             signer.finish().await;

@@ -10,6 +10,8 @@ pub mod connector;
 pub mod destination;
 pub mod dispatch;
 pub mod engine;
+pub mod erase;
+mod eraser;
 mod jobs;
 pub mod master_key;
 mod mint;

@@ -95,8 +95,9 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
         let now = self.clock.now();
         match loaded {
             Ok((Some(destination), Some(message))) => self.request(&start, destination, &message, now),
+            // A payload that is needed is kept until somebody erases it.
+            Ok((_, None)) => self.unsent(start.delivery, Cause::Erased),
             Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
-            Ok((_, None)) => self.unsent(start.delivery, Cause::Retention),
             // Told once it is recorded.
             Err(StoreError::Altered { .. }) => self.unsent(start.delivery, Cause::TokenRejected),
             Err(error) => {

@@ -2,12 +2,13 @@
 //!
 //! It reads rows in order, in bounded memory, and says everything that does not fit: a row that is
 //! missing, moved, changed or added, a checkpoint that names another row, an outcome that is not the
-//! one the journal tells of. What retention has let go is announced by an entry; only what is missing
-//! beyond that is a finding.
+//! one the journal tells of. What retention has let go or somebody had erased is announced by an entry; only
+//! what is missing beyond that is a finding.
 //!
 //! What it cannot see: rows behind the last checkpoint that the reader of a report trusts can be taken
 //! away, or made anew from there on, by whoever can write the file. So checkpoints are exported.
 
+mod erased;
 mod finding;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use posthaste_crypto::digest::Digest;
 use crate::journal::{Entry, Head, JournalRow};
 use crate::row::{Retention, RetentionPhase};
 
+pub use erased::ErasedHint;
 pub use finding::{Finding, Kept, Report};
 
 /// While a store runs, its last rows are signed for within a minute; this much later they should be.
@@ -64,6 +66,8 @@ pub struct Audit {
     outcomes_before: Option<Timestamp>,
     outcomes_missing: u64,
     latest_missing: Option<Timestamp>,
+    /// What is missing because somebody was erased.
+    erased: erased::Erased,
     /// Attempts that are as the journal says.
     attempts: u64,
     /// The first row that nobody has signed for, and since when somebody could have.
@@ -90,6 +94,7 @@ impl Audit {
             outcomes_before: None,
             outcomes_missing: 0,
             latest_missing: None,
+            erased: erased::Erased::default(),
             attempts: 0,
             unsigned: None,
             begun: false,
@@ -100,6 +105,11 @@ impl Audit {
     /// Takes a checkpoint whose signature is good, before the row it names.
     pub fn checkpoint(&mut self, row: u64, hash: Digest, kept: Kept) {
         self.checkpoints.entry(row).or_default().push((hash, kept));
+    }
+
+    /// Takes an erasure that the file tells of, before the first row.
+    pub fn erased(&mut self, hint: ErasedHint) {
+        self.erased.add(hint);
     }
 
     /// Takes note of what does not fit outside of the journal's rows.
@@ -162,6 +172,7 @@ impl Audit {
     }
 
     fn entry(&mut self, row: u64, entry: &Entry, archived: &mut dyn FnMut(&Entry) -> Archived) {
+        self.erased.meet(row, entry);
         match entry {
             Entry::Opened { .. } => self.begun = true,
             Entry::Retained { phase: RetentionPhase::Journal, upto, before, at, .. } => {
@@ -179,11 +190,12 @@ impl Audit {
                 Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
                 Archived::Missing => {}
             },
-            Entry::Ended { delivery, .. } => {
+            Entry::Ended { delivery, message, lane, .. } => {
                 self.report.ends += 1;
                 match archived(entry) {
                     Archived::Fits => {}
                     Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
+                    Archived::Missing if self.erased.excuses(*message, *lane) => {}
                     Archived::Missing => {
                         self.outcomes_missing += 1;
                         self.latest_missing = self.latest_missing.max(entry.at());
@@ -255,6 +267,9 @@ impl Audit {
         if let Some(row) = self.overdone {
             self.report.find(Finding::Overdone { row });
         }
+        if let Some(row) = self.erased.unfounded(self.report.signed) {
+            self.report.find(Finding::Unfounded { row });
+        }
         self.tables(counts);
         self.report
     }
@@ -280,6 +295,7 @@ impl Audit {
     fn tables(&mut self, counts: Counts) {
         let (missing, announced) = (self.outcomes_missing, self.outcomes_announced);
         self.report.ends_let_go = missing;
+        self.report.ends_erased = self.erased.excused;
         // What ended before the first row that is left may have been let go too.
         let too_many = missing > announced || self.latest_missing > self.outcomes_before;
         if too_many {
@@ -289,7 +305,7 @@ impl Audit {
         if self.announced > 0 || self.report.found > 0 {
             return;
         }
-        let known = self.report.ends - missing;
+        let known = self.report.ends - missing - self.erased.excused;
         if counts.outcomes > known {
             self.report.find(Finding::OutcomesAdded { added: counts.outcomes - known });
         }

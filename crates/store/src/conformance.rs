@@ -12,6 +12,7 @@ mod dead_letter;
 mod derived;
 mod document;
 mod endpoint;
+mod erasure;
 mod fixture;
 pub mod histories;
 mod idempotency;
@@ -183,6 +184,17 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_removed_document_is_gone_and_its_name_is_free
             a_document_is_filed_once_under_a_key
             who_is_fenced_files_nothing;
+        erasure:
+            what_is_erased_cannot_be_read_and_the_rest_can
+            nothing_is_left_of_whom_is_erased
+            what_is_accepted_after_an_erasure_is_new
+            what_is_under_way_is_left_until_it_has_ended
+            a_key_whose_answer_was_erased_is_new_again
+            a_tenant_goes_with_all_it_has
+            an_erasure_is_announced_and_its_end_is_told
+            who_is_not_known_is_erased_all_the_same
+            a_large_fan_out_is_erased_in_small_steps
+            who_is_fenced_erases_nothing;
     }
     cases
 }

@@ -104,7 +104,9 @@ impl Derived {
             | Entry::Job { .. }
             | Entry::Purged { .. }
             | Entry::Retained { .. }
-            | Entry::Document { .. } => {}
+            | Entry::Document { .. }
+            | Entry::Erased { .. }
+            | Entry::ErasureDone { .. } => {}
         }
     }
 

@@ -17,7 +17,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::{Digest, sha256};
 
-pub use entry::Entry;
+pub use entry::{Entry, ErasedWhom};
 
 use crate::StoreError;
 use crate::row::Settlement;

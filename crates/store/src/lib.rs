@@ -12,6 +12,7 @@
 //! | [`Archive`] | whoever shows what became of things, and retention |
 //! | [`DeadLetters`] | whoever looks through what was given up |
 //! | [`Checkpoints`] | what signs for the journal |
+//! | [`Erasures`] | whoever must forget somebody |
 //!
 //! Every call is one transaction, but for a count in [`Outbox::cut`]. What changes a delivery carries the
 //! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery is
@@ -27,6 +28,7 @@ pub mod conformance;
 mod dead_letters;
 mod derived;
 mod directory;
+mod erasures;
 mod error;
 mod jobs;
 pub mod journal;
@@ -41,6 +43,7 @@ pub use archive::Archive;
 pub use checkpoints::{Checkpoints, Signed};
 pub use dead_letters::DeadLetters;
 pub use directory::{Directory, ENDPOINTS_LISTED_MAX};
+pub use erasures::{ERASURE_STEP_MAX, Erasures};
 pub use error::StoreError;
 pub use jobs::Jobs;
 pub use journal::JournalRow;
@@ -58,6 +61,7 @@ pub use row::{
     Spread,
 };
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
+pub use row::{Erase, Erasure, ErasureStep, Whom};
 pub use row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
@@ -68,6 +72,6 @@ pub const DELIVERIES_MAX: u64 = 1_000;
 ///
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
 /// carried out whether or not its answer is awaited.
-pub trait Store: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints {}
+pub trait Store: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures {}
 
-impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints> Store for S {}
+impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures> Store for S {}

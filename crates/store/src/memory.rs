@@ -7,6 +7,7 @@ mod collapse;
 mod dead_letter;
 mod derived;
 mod document;
+mod erasure;
 mod idempotency;
 mod job;
 mod journal;
@@ -62,6 +63,7 @@ pub struct Memory {
     jobs: job::Jobs,
     documents: document::Documents,
     gone: retention::Gone,
+    erasures: erasure::Erasures,
     signed: signed::Lines,
 }
 
@@ -108,7 +110,7 @@ impl Memory {
         let mut happened = Vec::new();
         for accepted in messages {
             let entry = Entry::accepted(&accepted, &marks(&accepted.message));
-            let acceptance = self.once(accepted.idempotency);
+            let acceptance = self.once(accepted.idempotency, Some(accepted.message.id));
             let fresh = acceptance == Acceptance::Fresh;
             acceptances.push(acceptance);
             if !fresh {
@@ -301,7 +303,7 @@ impl Memory {
         once: Option<Idempotency>,
     ) -> Result<Acceptance, StoreError> {
         self.guard(session)?;
-        let acceptance = self.once(once);
+        let acceptance = self.once(once, None);
         if acceptance == Acceptance::Fresh {
             self.note([Entry::endpoint(&endpoint)]);
             self.put_lane(Arc::new(endpoint.lane_settings()));
@@ -325,8 +327,8 @@ impl Memory {
         let mut delivery = row.delivery.clone();
         let cut = self.cuts.values().find(|cut| cut.covers(&delivery));
         let sent = matches!(delivery.state, State::AwaitingAck { .. });
-        match (cut, delivery.expiry.at()) {
-            (Some(cut), _) => delivery.state = cut.end(),
+        match (cut.map(Cut::end).or_else(|| self.erasures.end_of(delivery.message)), delivery.expiry.at()) {
+            (Some(end), _) => delivery.state = end,
             (None, Some(at)) if now >= at && !sent => delivery.state = State::Expired { at },
             _ => {}
         }

@@ -348,6 +348,7 @@ const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::Retention,
     Cause::NotStarted,
     Cause::Unsendable,
+    Cause::Erased,
 ];
 
 /// Numbers by cause: [`CAUSES`] turned round, which also proves that every cause stands in it.
@@ -400,7 +401,7 @@ mod tests {
              forbidden not_found method_not_allowed not_acceptable conflict length_required uri_too_long \
              unsupported_media_type unprocessable too_early client_error redirect_not_followed address_refused \
              payload_too_large gone credential_rejected store_unavailable endpoint_gone ttl_expired cancelled \
-             unsubscribed superseded poison token_rejected retention not_started unsendable"
+             unsubscribed superseded poison token_rejected retention not_started unsendable erased"
         );
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod collapse;
 mod dead_letter;
 mod document;
+mod erasure;
 pub mod idempotency;
 mod job;
 mod list;
@@ -29,6 +30,7 @@ pub use dead_letter::{
 };
 pub(crate) use dead_letter::{Purge, Walk};
 pub use document::{Document, DocumentKind, Filed, OPERATOR};
+pub use erasure::{Erase, Erasure, ErasureStep, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{
     CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX,

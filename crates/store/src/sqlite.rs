@@ -23,6 +23,8 @@ mod dead_letter;
 mod derived;
 mod document;
 mod endpoint;
+mod erasure;
+mod erasures_file;
 mod fault;
 mod folder;
 mod follower;
@@ -40,6 +42,7 @@ mod request;
 mod reserve;
 mod retention;
 mod schema;
+mod scrub;
 mod sealed;
 mod settle;
 mod show;
@@ -51,7 +54,7 @@ mod vault;
 mod work;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -75,6 +78,7 @@ use accept::Found;
 use arrivals::Arrivals;
 pub use commits::Commits;
 use endpoint::Kept;
+pub use erasure::ErasedAgain;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
 use request::{Change, Request};
@@ -97,6 +101,7 @@ pub struct Sqlite {
     writer: Writer,
     shared: Arc<Shared>,
     own: Own,
+    path: PathBuf,
     folder: Mutex<Option<Folder>>,
 }
 
@@ -185,6 +190,7 @@ impl Sqlite {
             writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
             own,
+            path: path.to_owned(),
             folder: Mutex::new(Some(folder)),
         })
     }

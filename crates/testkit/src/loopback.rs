@@ -76,7 +76,8 @@ impl Transport for Loopback {
                     let message = match &message {
                         Ok(Some(message)) => Ok(&**message),
                         Err(StoreError::Altered { .. }) => Err(Cause::TokenRejected),
-                        Ok(None) | Err(_) => Err(Cause::StoreUnavailable),
+                        Ok(None) => Err(Cause::Erased),
+                        Err(_) => Err(Cause::StoreUnavailable),
                     };
                     self.arrives(&send, message);
                 }

@@ -63,7 +63,8 @@ pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
         say!("FOUND  and {} more", report.found - report.findings.len() as u64)?;
     }
     say!("rows         {}", rows(report))?;
-    say!("deliveries   {} ended, {} of their outcomes were let go by retention", report.ends, report.ends_let_go)?;
+    let Report { ends, ends_let_go, ends_erased, .. } = report;
+    say!("deliveries   {ends} ended; of their outcomes {ends_let_go} were let go by retention, {ends_erased} erased")?;
     say!("checkpoints  {}", checkpoints(report))?;
     say!("public key   {}", key(verified, trust))?;
     say!("vouched for  {}", vouched(report, trust))?;
@@ -131,6 +132,7 @@ pub(super) fn json(verified: &Verified, trust: &Trust) -> Result<()> {
         "entries": report.entries,
         "ends": report.ends,
         "ends_let_go": report.ends_let_go,
+        "ends_erased": report.ends_erased,
         "checkpoints": { "fit": report.checkpoints, "past": report.past, "last_row": report.signed },
         "vouched_row": report.vouched,
         "public_key": verified.public_key.map(|key| key.to_string()),

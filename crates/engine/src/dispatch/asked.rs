@@ -3,7 +3,7 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
@@ -18,7 +18,7 @@ use super::{Departure, Dispatch, Effect};
 pub struct Ticket(pub u64);
 
 /// Something to do for somebody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// End every delivery of a message that is not in flight.
     Cancel(MessageId),
@@ -36,6 +36,10 @@ pub enum Command {
     Breakers,
     /// Reset a breaker: in force at once, and as durable as breakers are.
     Reset(BreakerOf, Reset),
+    /// A tenant, or a subject of it, was erased: nothing that rides in memory is sent to or about it.
+    Erased(TenantId, Option<String>),
+    /// Which deliveries are being sent or recorded?
+    UnderWay,
 }
 
 /// What became of a [`Command`].
@@ -56,6 +60,10 @@ pub enum Answer {
     Explained(Explained),
     /// Those that are not closed, lanes first.
     Breakers(Vec<BreakerShown>),
+    /// What is in flight, by message: one for each attempt.
+    InFlight(Vec<MessageId>),
+    /// Being sent or recorded.
+    UnderWay(Vec<DeliveryId>),
 }
 
 impl Dispatch {
@@ -86,6 +94,11 @@ impl Dispatch {
                 let answer = if self.reset(now, of, how) { Answer::Done } else { Answer::Nothing };
                 effects.push(Effect::Answer(ticket, answer));
             }
+            Command::Erased(tenant, subject) => {
+                let in_flight = self.drop_erased(now, tenant, subject);
+                effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));
+            }
+            Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.queue.under_way()))),
         }
     }
 

@@ -212,6 +212,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage,
         // message waits.
         body: Bytes::copy_from_slice(payload.unwrap_or_default().as_bytes()),
         correlation_id,
+        subject: None,
         tier,
         ttl,
         deliver_at,

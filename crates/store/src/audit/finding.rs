@@ -81,6 +81,11 @@ pub enum Finding {
         /// Its number.
         row: u64,
     },
+    /// Outcomes are missing for the sake of an erasure that is not announced, or that nobody signed for.
+    Unfounded {
+        /// Where the file says it is announced.
+        row: u64,
+    },
     /// A checkpoint names another row than the one that is there.
     Differs {
         /// The row it names.
@@ -141,6 +146,7 @@ impl Finding {
             Self::Foreign { .. } => "foreign",
             Self::Identity { .. } => "identity",
             Self::Overdone { .. } => "overdone",
+            Self::Unfounded { .. } => "unfounded",
             Self::Differs { .. } => "differs",
             Self::Truncated { .. } => "truncated",
             Self::Unsigned { .. } => "unsigned",
@@ -168,6 +174,9 @@ impl fmt::Display for Finding {
             Self::Identity { what } => f.write_str(what),
             Self::Overdone { row } => {
                 write!(f, "row {row}, which nobody signed for, announces that more is gone than retention lets go")
+            }
+            Self::Unfounded { row } => {
+                write!(f, "outcomes are missing as if somebody was erased, and no row {row} that is signed for says so")
             }
             Self::Differs { row, kept } => write!(f, "row {row} is not the one that {kept} was signed for"),
             Self::Truncated { row, last } => {
@@ -211,6 +220,8 @@ pub struct Report {
     pub ends: u64,
     /// Of these, those whose outcome retention has let go.
     pub ends_let_go: u64,
+    /// Of these, those whose outcome went because somebody was erased.
+    pub ends_erased: u64,
     /// Checkpoints that fit, wherever they were kept.
     pub checkpoints: u64,
     /// Checkpoints of rows that were let go: there is nothing to hold them against.

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::*;
-use crate::journal::Entries;
+use crate::journal::{Entries, ErasedWhom};
 
 const ROWS: u64 = 12;
 
@@ -272,4 +272,72 @@ fn a_session_s_first_row_is_not_when_it_began_even_if_nothing_before_it_is_left(
         rows.push(row);
     }
     assert_eq!(audit(&rows[1..], &[]).findings, []);
+}
+
+/// A journal in which a message of somebody is accepted, ended, and erased in row 9.
+fn of_somebody() -> Vec<JournalRow> {
+    let mark = crate::journal::Hidden([3; 16]);
+    journal(|number| match number {
+        1 => Some(Entry::Accepted {
+            message: MessageId::from_raw(100),
+            tenant: TenantId::from_raw(1),
+            at: at(0),
+            digest: [0; 32],
+            subject: Some(mark),
+            correlation: None,
+            deliveries: Vec::new(),
+        }),
+        9 => Some(Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Subject(Some(mark)), at: at(9) }),
+        _ => None,
+    })
+}
+
+/// An audit where all outcomes of the first so many rows are missing.
+fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) -> Vec<Finding> {
+    let rows = of_somebody();
+    let mut audit = fresh();
+    hint.into_iter().for_each(|hint| audit.erased(hint));
+    let signed = rows.iter().filter(|row| Some(row.number) == signed);
+    signed.for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
+    for row in &rows {
+        let is_gone = row.number <= missing;
+        audit.row(row, &mut |_| if is_gone { Archived::Missing } else { Archived::Fits });
+    }
+    audit.finish(outcomes(10 - missing.saturating_sub(1))).findings
+}
+
+#[test]
+fn outcomes_of_somebody_who_was_erased_are_missing_by_a_signed_word_alone() {
+    let whom = ErasedWhom::Subject(Some(crate::journal::Hidden([3; 16])));
+    let hint = ErasedHint { row: 9, tenant: TenantId::from_raw(1), whom };
+    assert_eq!(audit_without(Some(hint), 4, Some(9)), []);
+    assert_eq!(audit_without(Some(hint), 4, Some(8)), [Finding::Unfounded { row: 9 }], "not signed for");
+    let elsewhere = ErasedHint { row: 8, ..hint };
+    assert_eq!(audit_without(Some(elsewhere), 4, Some(9)), [Finding::Unfounded { row: 8 }], "not announced there");
+    let other = ErasedHint { whom: ErasedWhom::Subject(Some(crate::journal::Hidden([4; 16]))), ..hint };
+    let missing = Finding::OutcomesMissing { missing: 3, announced: 0 };
+    assert_eq!(audit_without(Some(other), 4, Some(9)), std::slice::from_ref(&missing), "somebody else");
+    assert_eq!(audit_without(None, 4, Some(9)), [missing], "nobody");
+}
+
+#[test]
+fn outcomes_of_a_tenant_that_was_erased_are_those_in_its_lanes_of_before() {
+    let endpoint = Entry::Endpoint {
+        endpoint: posthaste_core::id::EndpointId::from_raw(7),
+        tenant: TenantId::from_raw(1),
+        status: crate::row::EndpointStatus::Active,
+    };
+    let erased = Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant, at: at(9) };
+    for (made, announced, clean) in [(1, 9, true), (2, 1, false)] {
+        let rows = journal(|number| match number {
+            number if number == announced => Some(erased.clone()),
+            number if number == made => Some(endpoint.clone()),
+            _ => None,
+        });
+        let mut audit = fresh();
+        audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant });
+        audit.checkpoint(ROWS, rows[11].hash(), Kept::InTheFile);
+        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing));
+        assert_eq!(audit.finish(outcomes(0)).is_clean(), clean, "announced in row {announced}");
+    }
 }

@@ -170,6 +170,35 @@ pub enum Entry {
         /// Whether it is no more.
         removed: bool,
     },
+    /// Somebody was erased: what was sealed for them cannot be opened any more, and their outcomes go.
+    Erased {
+        /// Whose, or who.
+        tenant: TenantId,
+        /// Whom.
+        whom: ErasedWhom,
+        /// When.
+        at: Timestamp,
+    },
+    /// Nothing is left of somebody who was erased.
+    ErasureDone {
+        /// The row of the journal that announced it.
+        announced: u64,
+        /// Messages that are gone.
+        messages: u64,
+        /// Deliveries that are gone, pending and ended.
+        deliveries: u64,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// Who was erased, as the journal can say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErasedWhom {
+    /// A whole tenant: all that it had up to this row.
+    Tenant,
+    /// A subject, by the mark that its messages have here; none where nobody knew it.
+    Subject(Option<Hidden>),
 }
 
 impl Entry {
@@ -264,9 +293,12 @@ impl Entry {
     /// When it happened, where it says so.
     pub fn at(&self) -> Option<Timestamp> {
         match self {
-            Self::Accepted { at, .. } | Self::Cut { at, .. } | Self::Spread { at, .. } | Self::Retained { at, .. } => {
-                Some(*at)
-            }
+            Self::Accepted { at, .. }
+            | Self::Cut { at, .. }
+            | Self::Spread { at, .. }
+            | Self::Retained { at, .. }
+            | Self::Erased { at, .. }
+            | Self::ErasureDone { at, .. } => Some(*at),
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
             Self::Ended { state, .. } => number::split(state).1,
             Self::Opened { .. }
@@ -361,6 +393,22 @@ impl Entry {
                 let kind = number::document_number(*kind).into();
                 numbers(bytes, &[18, kind, id.raw(), tenant.raw(), u64::from(*removed)]);
             }
+            Self::Erased { tenant, whom, at } => {
+                numbers(bytes, &[16, tenant.raw()]);
+                pack::time(bytes, *at);
+                match whom {
+                    ErasedWhom::Tenant => bytes.push(0),
+                    ErasedWhom::Subject(None) => bytes.push(1),
+                    ErasedWhom::Subject(Some(mark)) => {
+                        bytes.push(2);
+                        bytes.extend(mark.0);
+                    }
+                }
+            }
+            Self::ErasureDone { announced, messages, deliveries, at } => {
+                numbers(bytes, &[17, *announced, *messages, *deliveries]);
+                pack::time(bytes, *at);
+            }
         }
     }
 
@@ -409,6 +457,13 @@ impl Entry {
                 tenant: TenantId::from_raw(rest.number()?),
                 removed: rest.small::<u8>()? != 0,
             },
+            16 => unpack_erased(&mut rest)?,
+            17 => Self::ErasureDone {
+                announced: rest.number()?,
+                messages: rest.number()?,
+                deliveries: rest.number()?,
+                at: rest.time()?,
+            },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
         };
         rest.end()?;
@@ -451,6 +506,17 @@ fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
         Ok((delivery, message, lane(rest)?, tier(rest)?))
     };
     Ok(Entry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
+}
+
+fn unpack_erased(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (tenant, at) = (TenantId::from_raw(rest.number()?), rest.time()?);
+    let whom = match rest.number()? {
+        0 => ErasedWhom::Tenant,
+        1 => ErasedWhom::Subject(None),
+        2 => ErasedWhom::Subject(Some(rest.hidden()?)),
+        other => return Err(damaged(&format!("an erasure of kind {other}"))),
+    };
+    Ok(Entry::Erased { tenant, whom, at })
 }
 
 fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {

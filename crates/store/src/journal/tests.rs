@@ -80,6 +80,10 @@ fn every_kind() -> Vec<Entry> {
         Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
         Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
         Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7) },
+        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Tenant, at: at(8) },
+        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8) },
+        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(Some(Hidden([7; 16]))), at: at(8) },
+        Entry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
     ]
 }
 

@@ -6,7 +6,7 @@ use posthaste_core::time::Timestamp;
 
 use super::Memory;
 use super::journal::lookup_key;
-use crate::derived::Derived;
+use crate::derived::{Derived, NameKind};
 use crate::row::{HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, Name, NamedPage, Tally, Waiting};
 
 impl Memory {
@@ -16,7 +16,10 @@ impl Memory {
         let owner = |lane: LaneId| self.endpoints.get(&lane.endpoint()).map_or(nobody, |endpoint| endpoint.tenant);
         self.happened.iter().flatten().for_each(|entry| derived.add(entry, owner));
         derived.deliveries.retain(|(_, id)| !self.gone.deliveries.contains(id));
-        derived.names.retain(|(_, _, id)| !self.gone.messages.contains(id));
+        derived.names.retain(|(kind, _, id)| {
+            let is_hidden = *kind == NameKind::Subject && self.erasures.has(*id);
+            !is_hidden && !self.gone.messages.contains(id)
+        });
         derived
     }
 

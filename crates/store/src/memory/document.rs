@@ -30,7 +30,7 @@ impl Memory {
         if other.is_some_and(|other| other.id != document.id) {
             return Ok(Filed::NameTaken);
         }
-        self.remember_call(once);
+        self.remember_call(once, None);
         self.note([Entry::filed(&document)]);
         self.documents.insert((document.kind, document.id), document);
         Ok(Filed::Done)

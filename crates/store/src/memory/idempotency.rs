@@ -1,21 +1,21 @@
 //! Keys of calls that create something, and what the first of each was answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::id::TenantId;
+use posthaste_core::id::{MessageId, TenantId};
 
 use super::Memory;
 use crate::row::idempotency::{Acceptance, Day, Idempotency, KeyHash};
 
-/// Calls by the day they were made on, whose they were and their key.
-pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), Idempotency>;
+/// Calls by the day they were made on, whose they were and their key, with the message that was made.
+pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<MessageId>)>;
 
 impl Memory {
-    /// Whether a call is new. One that is, is known from here on.
-    pub(super) fn once(&mut self, call: Option<Idempotency>) -> Acceptance {
+    /// Whether a call is new. One that is, is known from here on, for the message it makes if it makes one.
+    pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<MessageId>) -> Acceptance {
         let before = self.known(call.as_ref());
         before.unwrap_or_else(|| {
-            self.remember_call(call);
+            self.remember_call(call, makes);
             Acceptance::Fresh
         })
     }
@@ -25,12 +25,20 @@ impl Memory {
         let call = call?;
         let days = Day::of(call.at).near();
         let known = days.into_iter().filter_map(|day| self.keys.get(&(day, call.tenant, call.key)));
-        known.filter_map(|known| call.after(known)).next()
+        known.filter_map(|(known, _)| call.after(known)).next()
     }
 
-    /// Makes a call known.
-    pub(super) fn remember_call(&mut self, call: Option<Idempotency>) {
-        self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), call)));
+    /// Makes a call known, for the message it makes if it makes one.
+    pub(super) fn remember_call(&mut self, call: Option<Idempotency>, makes: Option<MessageId>) {
+        self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), (call, makes))));
+    }
+
+    /// Forgets the keys of messages that were erased, or all of a tenant's.
+    pub(super) fn forget_keys_of(&mut self, messages: &BTreeSet<MessageId>, tenant: TenantId, all: bool) {
+        self.keys.retain(|(_, of, _), (_, made)| {
+            let is_theirs = all && *of == tenant || made.is_some_and(|made| messages.contains(&made));
+            !is_theirs
+        });
     }
 
     /// Forgets at most `limit` keys of days before this one; says how many.

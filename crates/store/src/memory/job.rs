@@ -55,6 +55,13 @@ impl Jobs {
         }
     }
 
+    /// Forgets what a delivery was the next life of.
+    pub(super) fn forget_former_life(&mut self, new: DeliveryId) {
+        if let Some(old) = self.before.remove(&new) {
+            self.lives.remove(&old);
+        }
+    }
+
     /// Forgets jobs that ended and were asked for then or before.
     pub(super) fn let_go(&mut self, old: Timestamp) -> (usize, u64) {
         let has_ended = |job: &&Job| matches!(job.state, JobState::Done | JobState::Cancelled);
@@ -65,6 +72,20 @@ impl Jobs {
             self.listed.remove(id);
         }
         (past.len(), past.last().map_or(0, |id| id.raw()))
+    }
+
+    /// Forgets the job that makes a message's deliveries.
+    pub(super) fn forget_fan_out(&mut self, message: MessageId) {
+        self.jobs.remove(&JobId(message.0));
+    }
+
+    /// Forgets a tenant's jobs that were asked for then or before.
+    pub(super) fn forget_tenant(&mut self, tenant: TenantId, upto: Timestamp) {
+        let theirs = self.jobs.values().filter(|job| job.tenant == tenant && job.at <= upto);
+        for id in theirs.map(|job| job.id).collect::<Vec<_>>() {
+            self.jobs.remove(&id);
+            self.listed.remove(&id);
+        }
     }
 
     /// Notes that a delivery follows others of its message, or begins a range.

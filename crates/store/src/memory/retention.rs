@@ -101,7 +101,7 @@ impl Memory {
         (over.len(), over.last().map_or(0, |id| id.raw()))
     }
 
-    fn let_message_go(&mut self, id: MessageId) {
+    pub(super) fn let_message_go(&mut self, id: MessageId) {
         self.messages.remove(&id);
         self.jobs.chunks.retain(|(of, _), _| *of != id);
         self.gone.messages.insert(id);
@@ -122,14 +122,16 @@ impl Memory {
             .filter(|delivery| at(delivery).is_some_and(|at| at <= old))
             .map(|delivery| delivery.id)
             .collect();
-        for id in &past {
-            self.ended.remove(id);
-            self.attempts.remove(id);
-            self.dead.let_go(*id);
-            self.jobs.forget_life(*id);
-            self.gone.deliveries.insert(*id);
-        }
+        past.iter().for_each(|id| self.let_outcome_go(*id));
         (past.len(), past.last().map_or(0, |id| id.raw()))
+    }
+
+    pub(super) fn let_outcome_go(&mut self, id: DeliveryId) {
+        self.ended.remove(&id);
+        self.attempts.remove(&id);
+        self.dead.let_go(id);
+        self.jobs.forget_life(id);
+        self.gone.deliveries.insert(id);
     }
 
     fn let_journal_go(&mut self, old: Timestamp) -> (usize, u64) {

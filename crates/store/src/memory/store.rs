@@ -16,10 +16,11 @@ use crate::row::{
     PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::row::{Erase, Erasure, ErasureStep};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
-    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Jobs, JournalRow, Outbox, Register, Signed,
-    StoreError,
+    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow, Outbox, Register,
+    Signed, StoreError,
 };
 
 use super::Memory;
@@ -307,5 +308,33 @@ impl Checkpoints for MemoryStore {
 
     async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
         Ok(self.lock().checkpoints(after, limit))
+    }
+}
+
+impl Erasures for MemoryStore {
+    async fn erase(&self, session: Session, erase: Erase) -> Result<Erasure, StoreError> {
+        self.lock().erase(session, &erase)
+    }
+
+    async fn erase_step(
+        &self,
+        session: Session,
+        number: u64,
+        now: Timestamp,
+        under_way: Vec<DeliveryId>,
+    ) -> Result<Option<ErasureStep>, StoreError> {
+        self.lock().erase_step(session, number, now, &under_way)
+    }
+
+    async fn erasure(&self, number: u64) -> Result<Option<Erasure>, StoreError> {
+        Ok(self.lock().erasure(number))
+    }
+
+    async fn unfinished_erasures(&self, limit: u32) -> Result<Vec<Erasure>, StoreError> {
+        Ok(self.lock().unfinished_erasures(limit))
+    }
+
+    async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
+        Ok(self.lock().count_erased(&messages))
     }
 }

@@ -42,8 +42,8 @@ impl<'c> Accept<'c> {
             vault,
             keys: Vec::new(),
             message: conn.prepare(
-                "INSERT INTO message (id, tenant, at_ms, event_type, head, compact, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO message (id, tenant, at_ms, event_type, names, head, compact, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?,
             delivery: conn.prepare(concat!(
                 "INSERT INTO delivery (",
@@ -67,13 +67,13 @@ impl<'c> Accept<'c> {
         let mut found = Found::default();
         self.put_keys(&sealed.keys).map_err(&doing)?;
         for (index, (accepted, sealed)) in messages.iter().zip(&sealed.messages).enumerate() {
-            let acceptance = idempotency::once(self.conn, accepted.idempotency.as_ref()).map_err(&doing)?;
+            let acceptance = idempotency::once(self.conn, &self.vault, accepted.idempotency.as_ref())?;
             let fresh = acceptance == Acceptance::Fresh;
             found.acceptances.push(acceptance);
             if !fresh {
                 continue;
             }
-            if self.vault.is_destroyed(sealed.key) {
+            if self.vault.is_destroyed(accepted.message.tenant, sealed.key) {
                 self.put_anew(accepted, journal)?;
             } else {
                 journal.push_from(prepared, index);
@@ -93,7 +93,7 @@ impl<'c> Accept<'c> {
     }
 
     pub(super) fn put_keys(&mut self, keys: &[NewKey]) -> rusqlite::Result<()> {
-        for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.id)) {
+        for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.tenant, new.id)) {
             vault::put(self.conn, new)?;
             self.keys.push(*new);
         }
@@ -115,9 +115,10 @@ impl<'c> Accept<'c> {
         sql.raw_bind_parameter(2, key(message.tenant.0))?;
         sql.raw_bind_parameter(3, message.at.as_millis())?;
         sql.raw_bind_parameter(4, sealed.event_type.as_deref())?;
-        sql.raw_bind_parameter(5, &*sealed.head)?;
-        sql.raw_bind_parameter(6, sealed.compact.as_deref())?;
-        sql.raw_bind_parameter(7, &*sealed.body)?;
+        sql.raw_bind_parameter(5, sealed.names.as_deref())?;
+        sql.raw_bind_parameter(6, &*sealed.head)?;
+        sql.raw_bind_parameter(7, sealed.compact.as_deref())?;
+        sql.raw_bind_parameter(8, &*sealed.body)?;
         sql.raw_execute()?;
         Ok(())
     }

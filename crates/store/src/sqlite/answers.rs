@@ -96,7 +96,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }
             Request::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
-            Request::CatchUp(_) | Request::Wake | Request::Stop => {}
+            Request::CatchUp(_) | Request::EmptyLog(_) | Request::Wake | Request::Stop => {}
         }
     }
     arrivals.publish(accepted, taken);

@@ -81,9 +81,8 @@ impl Archive for Sqlite {
         now: Timestamp,
         step: RetentionStep,
     ) -> Result<Retained, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
         let asked = retention::Asked { retention, now, step };
-        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, &vault, asked, entries);
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, asked, entries);
         self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

@@ -5,19 +5,21 @@
 use std::io;
 use std::path::Path;
 
-use posthaste_core::id::DeliveryId;
+use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 
-use super::column::{DELIVERY_COLUMNS, attempt, cause_number, delivery, delivery_columns, get, key, micros};
+use super::column::{
+    DELIVERY_COLUMNS, attempt, cause_number, delivery, delivery_columns, get, key, micros, stored_key,
+};
 use super::folder::DATABASE;
 use super::header::Header;
 use super::journal::{self, Then};
 use super::{failed, schema, signed, vault};
-use crate::audit::{Archived, Audit, Counts, Finding, Kept, Report};
-use crate::journal::Entry;
+use crate::audit::{Archived, Audit, Counts, ErasedHint, Finding, Kept, Report};
+use crate::journal::{Entry, ErasedWhom, Hidden};
 use crate::row::{Attempt, Retention};
 use crate::{Signed, StoreError};
 
@@ -74,6 +76,7 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
     let mut progress = Progress { done: 0, of: count("SELECT count(*) FROM journal")? };
     let mut audit = Audit::new(trust.now, trust.retention);
     let judge = Judge::of(&conn, trust.public_key, &mut audit)?;
+    erasures(&conn, &mut audit)?;
     trust.checkpoints.iter().for_each(|line| judge.take(line, None, &mut audit));
     let mut sql = conn.prepare("SELECT row, line FROM checkpoint ORDER BY row").map_err(&doing)?;
     let mut own = Own { lines: sql.query([]).map_err(&doing)?, next: None };
@@ -128,6 +131,23 @@ fn meta<T: FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreErr
         Err(rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..)) => Ok(None),
         read => read.map_err(failed("read what the store says of itself")),
     }
+}
+
+/// Tells the audit of the erasures that the file tells of. What is no erasure is passed over: it excuses nothing.
+fn erasures(conn: &Connection, audit: &mut Audit) -> Result<(), StoreError> {
+    let doing = failed("read the erasures");
+    let mut sql = conn.prepare("SELECT row, tenant, kind, mark FROM erasure ORDER BY row").map_err(&doing)?;
+    let mut rows = sql.query([]).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let read = || -> Result<ErasedHint, StoreError> {
+            let mark: Option<[u8; 16]> = get(row, 3)?;
+            let whom = if get(row, 2)? { ErasedWhom::Tenant } else { ErasedWhom::Subject(mark.map(Hidden)) };
+            let tenant = TenantId(stored_key(get(row, 1)?)?);
+            Ok(ErasedHint { row: get::<i64>(row, 0)?.cast_unsigned(), tenant, whom })
+        };
+        read().into_iter().for_each(|hint| audit.erased(hint));
+    }
+    Ok(())
 }
 
 /// Says whether a checkpoint is this store's.

@@ -109,10 +109,11 @@ impl Log {
         }
         let Some(_alone) = alone(&self.copying, at_the_bound) else { return Ok(()) };
         let before = shared.looks.mark();
-        let begun = match begin_anew(conn, at_the_bound) {
+        let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
+        let begun = match begin_anew(conn, BEGIN_ANEW, wait) {
             Ok(Copied { all: false, .. }) if at_the_bound => {
                 shared.looks.end(before);
-                begin_anew(conn, at_the_bound)
+                begin_anew(conn, BEGIN_ANEW, wait)
             }
             begun => begun,
         };
@@ -130,6 +131,27 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Copies everything and cuts the log off. Reads that are in the way are ended; `false` when one stays, or
+    /// the disk is full.
+    pub(super) fn empty(&mut self, conn: &Connection, shared: &Shared) -> Result<bool, StoreError> {
+        let Some(_alone) = alone(&self.copying, true) else { return Ok(false) };
+        let before = shared.looks.mark();
+        let emptied = match begin_anew(conn, CUT_OFF, READS_END_WITHIN) {
+            Ok(Copied { all: false, .. }) => {
+                shared.looks.end(before);
+                begin_anew(conn, CUT_OFF, READS_END_WITHIN)
+            }
+            emptied => emptied,
+        };
+        match emptied {
+            Ok(copied) => Ok(copied.all),
+            Err(error) if is_full(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// The right to copy; at the bound it is waited for.
 fn alone(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
     if wait {
@@ -142,12 +164,16 @@ fn alone(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
     }
 }
 
-/// Copies what is left and lets the next commit begin the log anew, unless somebody is in the way; at
-/// the bound others are waited for.
-fn begin_anew(conn: &Connection, at_the_bound: bool) -> Result<Copied, StoreError> {
-    let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
+/// The next commit begins the log anew.
+const BEGIN_ANEW: &str = "PRAGMA wal_checkpoint(RESTART)";
+/// The same, and nothing is left of it meanwhile.
+const CUT_OFF: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+
+/// Copies what is left and lets the next commit begin the log anew, unless somebody is in the way for longer
+/// than is waited for.
+fn begin_anew(conn: &Connection, pragma: &str, wait: Duration) -> Result<Copied, StoreError> {
     conn.busy_timeout(wait).map_err(failed("set how long to wait for reads"))?;
-    let copied = copy(conn, "PRAGMA wal_checkpoint(RESTART)");
+    let copied = copy(conn, pragma);
     conn.busy_timeout(BUSY_WAIT).map_err(failed("set how long to wait for others"))?;
     copied
 }

@@ -83,8 +83,8 @@ pub(super) fn open(
     tenant: TenantId,
     event_type: &mut Option<String>,
 ) -> Result<(), StoreError> {
-    if let Some(text) = event_type {
-        *text = vault.open_event_type(conn, tenant, text)?;
+    if let Some(text) = event_type.take() {
+        *event_type = vault.open_event_type(conn, tenant, &text)?;
     }
     Ok(())
 }

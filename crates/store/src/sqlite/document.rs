@@ -54,11 +54,9 @@ impl Register for Sqlite {
         }
         let name = document.name.as_deref().map(|name| hide(vault, document.kind, document.tenant, name));
         let sealed = Sealed { name, sealed: sealed::seal_document(&document, &keys[0]), keys: unwritten, document };
-        let filed = self
-            .noted_work(session, 1, move |conn, entries| {
-                file(conn, &sealed, once.as_ref(), entries).map_err(failed("file a document"))
-            })
-            .await?;
+        let vault = Arc::clone(vault);
+        let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &sealed, once.as_ref(), entries);
+        let filed = self.noted_work(session, 1, run).await?;
         match (filed, keyed) {
             (Filed::Replayed(answer), Some(keyed)) => {
                 let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![Some(keyed)]).await?;
@@ -141,14 +139,34 @@ fn hide(vault: &Vault, kind: DocumentKind, tenant: TenantId, name: &str) -> Hidd
 
 fn file(
     conn: &Connection,
-    Sealed { document, name, sealed, keys }: &Sealed,
+    vault: &Vault,
+    new: &Sealed,
+    once: Option<&Idempotency>,
+    entries: &mut Entries,
+) -> Result<Filed, StoreError> {
+    if let Some(before) = idempotency::known(conn, vault, once)? {
+        return Ok(before.into());
+    }
+    let doing = failed("file a document");
+    if !vault.is_destroyed(new.document.tenant, sealed::key_of(&new.sealed)?) {
+        return put(conn, vault, new, &new.sealed, &new.keys, once, entries).map_err(&doing);
+    }
+    // Its tenant was erased since: it is the first of what the tenant has from now on.
+    let own = vault.find_or_make(conn, new.document.tenant, None)?;
+    let (sealed, keys) = (sealed::seal_document(&new.document, &own), vault.unwritten(new.document.tenant, own.id()));
+    put(conn, vault, new, &sealed, &keys, once, entries).map_err(&doing)
+}
+
+fn put(
+    conn: &Connection,
+    vault: &Vault,
+    Sealed { document, name, .. }: &Sealed,
+    sealed: &[u8],
+    keys: &[NewKey],
     once: Option<&Idempotency>,
     entries: &mut Entries,
 ) -> rusqlite::Result<Filed> {
     let (kind, id) = (document_number(document.kind), key(document.id));
-    if let Some(before) = idempotency::known(conn, once)? {
-        return Ok(before.into());
-    }
     if let Some(name) = name {
         let holder: Option<i64> = conn
             .prepare_cached("SELECT id FROM document WHERE name = ?1")?
@@ -159,7 +177,8 @@ fn file(
         }
     }
     idempotency::remember(conn, once)?;
-    keys.iter().try_for_each(|new| super::vault::put(conn, new))?;
+    let mut keys = keys.iter().filter(|new| !vault.is_destroyed(new.tenant, new.id));
+    keys.try_for_each(|new| super::vault::put(conn, new))?;
     conn.prepare_cached(
         "INSERT OR REPLACE INTO document (kind, id, tenant, name, at_ms, sealed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?

@@ -263,6 +263,14 @@ impl Kept {
         list
     }
 
+    /// Forgets a tenant that was erased.
+    pub(super) fn forget_tenant(&self, tenant: TenantId) {
+        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        maps.changes.0 += 1;
+        maps.unlist(tenant);
+        maps.by_id.retain(|_, entry| entry.endpoint.tenant != tenant);
+    }
+
     /// Forgets what was changed. Called after the commit and before its answer.
     pub(super) fn forget(&self, changed: &[(EndpointId, TenantId)]) {
         if changed.is_empty() {

@@ -19,7 +19,7 @@ use super::low::Low;
 use super::request::{Change, PutEndpoint, Request};
 use super::settle::Settle;
 use super::vault::Vault;
-use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause};
+use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{Acceptance, EndpointStatus, Session, Start};
@@ -93,6 +93,7 @@ impl<'c> Group<'c> {
         self.journal.rolled_back();
         self.low.rolled_back();
         self.accept.keys.clear();
+        self.vault.spare(0);
         self.session = session;
         self.changed.clear();
         Ok(())
@@ -120,6 +121,7 @@ impl<'c> Group<'c> {
         for (place, request) in group.iter_mut().enumerate() {
             self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
             let (before, keys) = (self.journal.entries.len(), self.accept.keys.len());
+            let destroyed = self.vault.being_destroyed();
             let applied = self.apply(request);
             let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
             match applied {
@@ -127,6 +129,7 @@ impl<'c> Group<'c> {
                 Err(error) => {
                     self.journal.entries.truncate(before);
                     self.accept.keys.truncate(keys);
+                    self.vault.spare(destroyed);
                     refused.push((place, error));
                 }
                 Ok(()) => {}
@@ -146,6 +149,7 @@ impl<'c> Group<'c> {
         self.commit_took = began.elapsed();
         self.journal.committed();
         self.low.committed();
+        self.vault.destroyed();
         self.vault.written(&self.accept.keys);
         self.accept.keys.clear();
         Ok(())
@@ -176,7 +180,7 @@ impl<'c> Group<'c> {
                 self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))
             }
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
-            Request::PutEndpoint { put, .. } => self.put_endpoint(put).map_err(failed(doing)),
+            Request::PutEndpoint { put, .. } => self.put_endpoint(put),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Spread { chunk, macs, chunked, .. } => {
                 *chunked = job::spread(self.conn, &mut self.accept, chunk, macs, &mut self.journal.entries)?;
@@ -184,7 +188,7 @@ impl<'c> Group<'c> {
             }
             Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
             Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
-            Request::CatchUp(_) | Request::Wake | Request::Stop => Ok(()),
+            Request::CatchUp(_) | Request::EmptyLog(_) | Request::Wake | Request::Stop => Ok(()),
         }
     }
 
@@ -201,13 +205,20 @@ impl<'c> Group<'c> {
         Ok(())
     }
 
-    fn put_endpoint(&mut self, put: &mut PutEndpoint) -> rusqlite::Result<()> {
+    fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
         let PutEndpoint { endpoint, sealed, keys, once, acceptance } = put;
-        self.accept.put_keys(keys)?;
-        *acceptance = idempotency::once(self.conn, once.as_ref())?;
+        let doing = failed("put an endpoint");
+        if self.vault.is_destroyed(endpoint.tenant, sealed::key_of(sealed)?) {
+            // Its tenant was erased since: it is the first of what the tenant has from now on.
+            let own = self.vault.find_or_make(self.conn, endpoint.tenant, None)?;
+            *sealed = sealed::seal_endpoint(endpoint, &own);
+            *keys = self.vault.unwritten(endpoint.tenant, own.id());
+        }
+        self.accept.put_keys(keys).map_err(&doing)?;
+        *acceptance = idempotency::once(self.conn, &self.vault, once.as_ref())?;
         if *acceptance == Acceptance::Fresh {
             self.journal.entries.push(&Entry::endpoint(endpoint));
-            let before = endpoint::put(self.conn, endpoint, sealed)?;
+            let before = endpoint::put(self.conn, endpoint, sealed).map_err(&doing)?;
             self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
             self.changed.push((endpoint.id, endpoint.tenant));
         }

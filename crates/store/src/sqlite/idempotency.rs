@@ -9,6 +9,9 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
 use super::column::key;
+use super::vault::{self, Vault};
+use super::{failed, sealed};
+use crate::StoreError;
 use crate::row::idempotency::{Acceptance, Day, FirstAnswer, Idempotency, KeyHash};
 
 const KNOWN: &str = "SELECT digest, status, answer, at_ms FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3";
@@ -16,22 +19,29 @@ const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
                         (SELECT day, tenant, key FROM idempotency WHERE day < ?1 ORDER BY day, tenant, key LIMIT ?2)";
 
 /// Whether a call is new. One that is, is known from here on.
-pub(super) fn once(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<Acceptance> {
-    if let Some(before) = known(conn, call)? {
+pub(super) fn once(conn: &Connection, vault: &Vault, call: Option<&Idempotency>) -> Result<Acceptance, StoreError> {
+    if let Some(before) = known(conn, vault, call)? {
         return Ok(before);
     }
-    remember(conn, call)?;
+    remember(conn, call).map_err(failed("remember a call"))?;
     Ok(Acceptance::Fresh)
 }
 
-/// What a call is that was made before.
-pub(super) fn known(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<Option<Acceptance>> {
+/// What a call is that was made before. A key whose answer was erased is not known any more.
+pub(super) fn known(
+    conn: &Connection,
+    vault: &Vault,
+    call: Option<&Idempotency>,
+) -> Result<Option<Acceptance>, StoreError> {
     let Some(call) = call else { return Ok(None) };
+    let doing = failed("look whether a call is known");
     for near in Day::of(call.at).near() {
-        let before = find(conn, near, call.tenant, call.key)?;
-        if let Some(acceptance) = before.and_then(|known| call.after(&known)) {
+        let Some(known) = find(conn, near, call.tenant, call.key).map_err(&doing)? else { continue };
+        let Some(acceptance) = call.after(&known) else { continue };
+        if vault.is_there(conn, &known.answer.body)? {
             return Ok(Some(acceptance));
         }
+        remove(conn, near, call.tenant, call.key).map_err(&doing)?;
     }
     Ok(None)
 }
@@ -50,8 +60,54 @@ pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlit
         call.answer.status,
         &*call.answer.body,
         call.at.as_millis(),
-    ))?;
-    Ok(())
+    ))
+    .map(drop)
+}
+
+/// Forgets a key.
+pub(super) fn remove(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<usize> {
+    conn.prepare_cached("DELETE FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3")?.execute((
+        day.0,
+        key(tenant.0),
+        hash.0,
+    ))
+}
+
+/// Where a look through a tenant's keys goes on.
+pub(super) type Behind = (i64, [u8; 16]);
+/// What it found.
+type Looked = (Vec<(Day, KeyHash)>, Option<Behind>);
+
+/// A tenant's keys behind one whose answers nobody can open any more, and where to look on.
+pub(super) fn erased(
+    conn: &Connection,
+    tenant: TenantId,
+    (day, behind): Behind,
+    limit: u32,
+) -> Result<Looked, StoreError> {
+    let doing = failed("look for erased answers");
+    let mut sql = conn
+        .prepare_cached(
+            "SELECT key, answer FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key > ?3 ORDER BY key LIMIT ?4",
+        )
+        .map_err(&doing)?;
+    let mut rows = sql.query((day, key(tenant.0), behind, limit)).map_err(&doing)?;
+    let (mut found, mut looked, mut last) = (Vec::new(), 0, behind);
+    while let Some(row) = rows.next().map_err(&doing)? {
+        (looked, last) = (looked + 1, row.get(0).map_err(&doing)?);
+        let sealed: Vec<u8> = row.get(1).map_err(&doing)?;
+        if !vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(&doing)? {
+            found.push((Day(day), KeyHash(last)));
+        }
+    }
+    if looked == limit {
+        return Ok((found, Some((day, last))));
+    }
+    let next: Option<i64> = conn
+        .prepare_cached("SELECT min(day) FROM idempotency WHERE day > ?1")
+        .and_then(|mut sql| sql.query_row([day], |row| row.get(0)))
+        .map_err(&doing)?;
+    Ok((found, next.map(|day| (day, [0; 16]))))
 }
 
 /// Forgets at most `limit` keys of days before this one; says how many.
@@ -102,7 +158,7 @@ mod tests {
         let conn = database();
         for day in 10..13 {
             for n in 0..3 {
-                assert_eq!(once(&conn, Some(&call(day, n))), Ok(Acceptance::Fresh));
+                remember(&conn, Some(&call(day, n))).expect("the table is there");
             }
         }
         let forget = |limit| forget_before(&conn, Day(12), limit).expect("the table is there");

@@ -89,6 +89,8 @@ pub(super) enum Request {
     Wake,
     /// Asks the follower to catch up, and to say when it has.
     CatchUp(oneshot::Sender<()>),
+    /// Copies the log into the database and cuts it off; says whether nobody was in the way.
+    EmptyLog(Reply<bool>),
     Stop,
 }
 
@@ -142,6 +144,7 @@ impl Request {
             | Self::PutEndpoint { .. }
             | Self::Change { .. }
             | Self::CatchUp(_)
+            | Self::EmptyLog(_)
             | Self::Wake
             | Self::Stop => (1, 0),
         }
@@ -156,7 +159,12 @@ impl Request {
             | Self::Change { session, .. }
             | Self::Spread { session, .. }
             | Self::Work { session, .. } => Some(*session),
-            Self::Open { .. } | Self::Follow { .. } | Self::CatchUp(_) | Self::Wake | Self::Stop => None,
+            Self::Open { .. }
+            | Self::Follow { .. }
+            | Self::CatchUp(_)
+            | Self::EmptyLog(_)
+            | Self::Wake
+            | Self::Stop => None,
         }
     }
 
@@ -184,6 +192,7 @@ impl Request {
             Self::Work { .. } => "do the store's own work",
             Self::Follow { .. } => "follow the journal",
             Self::CatchUp(_) => "catch up with the journal",
+            Self::EmptyLog(_) => "empty the log",
             Self::Wake => "wake up",
             Self::Stop => "stop",
         }

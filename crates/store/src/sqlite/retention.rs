@@ -8,15 +8,14 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
-use super::column::{delivery, delivery_columns, get, key, stored_key};
+use super::column::{delivery, delivery_columns, get, key};
 use super::derived::{followed, kind_number};
+use super::sealed::Names;
 use super::sweep::WriteOff;
-use super::vault::Vault;
 use super::{failed, idempotency, show};
 use crate::journal::{Entries, Entry};
 use crate::row::idempotency::Day;
@@ -61,20 +60,15 @@ impl Look {
 }
 
 /// Runs one step.
-pub(super) fn step(
-    conn: &Connection,
-    vault: &Vault,
-    asked: Asked,
-    entries: &mut Entries,
-) -> Result<Retained, StoreError> {
+pub(super) fn step(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Retained, StoreError> {
     let Asked { retention, now, step, .. } = asked;
     let after = i64::try_from(step.after).unwrap_or(i64::MAX);
     let old = retention.old(step.phase, now);
     let look = match step.phase {
         RetentionPhase::Pending => give_up(conn, asked, after, entries)?,
-        RetentionPhase::Messages => messages(conn, vault, old, after)?,
+        RetentionPhase::Messages => messages(conn, old, after)?,
         RetentionPhase::History => history(conn, old.as_millis(), after)?,
-        RetentionPhase::Kept => kept(conn, vault, after)?,
+        RetentionPhase::Kept => kept(conn, after)?,
         RetentionPhase::Jobs => jobs(conn, old.as_millis())?,
         RetentionPhase::Keys => {
             let forgotten = idempotency::forget_before(conn, Day::of(old), RETENTION_STEP_MAX);
@@ -138,10 +132,8 @@ fn give_up(conn: &Connection, asked: Asked, after: i64, entries: &mut Entries) -
 /// A message without its payload.
 struct Head {
     id: i64,
-    tenant: TenantId,
     at: i64,
-    /// What of it is sealed beside its payload.
-    sealed: Vec<u8>,
+    names: Names,
     /// Of its payload.
     bytes: i64,
 }
@@ -150,7 +142,7 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     let doing = failed("look for old messages");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
+            "SELECT id, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
         ))
         .map_err(&doing)?;
     let mut rows = sql.query((after, limit)).map_err(&doing)?;
@@ -158,17 +150,16 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     while let Some(row) = rows.next().map_err(&doing)? {
         heads.push(Head {
             id: get(row, 0)?,
-            tenant: TenantId(stored_key(get(row, 1)?)?),
-            at: get(row, 2)?,
-            sealed: get(row, 3)?,
-            bytes: get(row, 4)?,
+            at: get(row, 1)?,
+            names: Names::stored(get::<Option<Vec<u8>>>(row, 2)?.as_deref())?,
+            bytes: get(row, 3)?,
         });
     }
     Ok(heads)
 }
 
 /// Removes messages past their time, or moves them to `kept`.
-fn messages(conn: &Connection, vault: &Vault, old: Timestamp, after: i64) -> Result<Look, StoreError> {
+fn messages(conn: &Connection, old: Timestamp, after: i64) -> Result<Look, StoreError> {
     let doing = failed("let old messages go");
     // One more, to know where the deliveries of the last one end.
     let heads = heads(conn, "message", after, RETENTION_STEP_MAX + 1)?;
@@ -185,13 +176,13 @@ fn messages(conn: &Connection, vault: &Vault, old: Timestamp, after: i64) -> Res
         let next = heads.get(place + 1).map_or(i64::MAX, |next| next.id);
         if is_needed(conn, head.id, next)? {
             conn.prepare_cached(
-                "INSERT INTO kept (id, tenant, at_ms, event_type, head, compact, body)
-                 SELECT id, tenant, at_ms, event_type, head, compact, body FROM message WHERE id = ?1",
+                "INSERT INTO kept (id, tenant, at_ms, event_type, names, head, compact, body)
+                 SELECT id, tenant, at_ms, event_type, names, head, compact, body FROM message WHERE id = ?1",
             )
             .and_then(|mut sql| sql.execute([head.id]))
             .map_err(&doing)?;
         } else {
-            forget(conn, vault, head)?;
+            forget(conn, head.id, head.names)?;
         }
         conn.prepare_cached("DELETE FROM message WHERE id = ?1")
             .and_then(|mut sql| sql.execute([head.id]))
@@ -205,7 +196,7 @@ fn messages(conn: &Connection, vault: &Vault, old: Timestamp, after: i64) -> Res
 }
 
 /// Removes from `kept` what nobody needs any more.
-fn kept(conn: &Connection, vault: &Vault, after: i64) -> Result<Look, StoreError> {
+fn kept(conn: &Connection, after: i64) -> Result<Look, StoreError> {
     let doing = failed("let kept messages go");
     let heads = heads(conn, "kept", after, RETENTION_STEP_MAX)?;
     let full = heads.len() == STEP;
@@ -220,7 +211,7 @@ fn kept(conn: &Connection, vault: &Vault, after: i64) -> Result<Look, StoreError
             continue;
         }
         bytes += head.bytes;
-        forget(conn, vault, head)?;
+        forget(conn, head.id, head.names)?;
         conn.prepare_cached("DELETE FROM kept WHERE id = ?1")
             .and_then(|mut sql| sql.execute([head.id]))
             .map_err(&doing)?;
@@ -231,15 +222,15 @@ fn kept(conn: &Connection, vault: &Vault, after: i64) -> Result<Look, StoreError
 }
 
 /// Removes what leads to a message.
-fn forget(conn: &Connection, vault: &Vault, head: &Head) -> Result<(), StoreError> {
+pub(super) fn forget(conn: &Connection, id: i64, names: Names) -> Result<(), StoreError> {
     let doing = failed("let what leads to a message go");
     conn.prepare_cached("DELETE FROM fanout_chunk WHERE message = ?1")
-        .and_then(|mut sql| sql.execute([head.id]))
+        .and_then(|mut sql| sql.execute([id]))
         .map_err(&doing)?;
     let mut sql =
         conn.prepare_cached("DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3").map_err(&doing)?;
-    for (kind, hidden) in vault.names_of(conn, head.tenant, MessageId(stored_key(head.id)?), &head.sealed)? {
-        sql.execute((kind_number(kind), hidden.0, head.id)).map_err(&doing)?;
+    for (kind, hidden) in names.each() {
+        sql.execute((kind_number(kind), hidden.0, id)).map_err(&doing)?;
     }
     Ok(())
 }
@@ -310,7 +301,7 @@ fn history(conn: &Connection, old: i64, after: i64) -> Result<Look, StoreError> 
     Ok(Look { removed: past.len(), upto, after: last.filter(|_| met_old) })
 }
 
-fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<()> {
+pub(super) fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM attempt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM dead_letter WHERE delivery = ?1")?.execute([id])?;
@@ -352,6 +343,10 @@ fn journal(conn: &Connection, old: Timestamp) -> Result<Look, StoreError> {
     conn.prepare_cached("DELETE FROM checkpoint WHERE row <= ?1")
         .and_then(|mut sql| sql.execute([upto]))
         .map_err(failed("let old checkpoints go"))?;
+    // What is missing for their sake is told by rows that are gone as well.
+    conn.prepare_cached("DELETE FROM erasure WHERE row <= ?1 AND done_ms IS NOT NULL")
+        .and_then(|mut sql| sql.execute([upto]))
+        .map_err(failed("let old erasures go"))?;
     Ok(Look::all(removed, upto))
 }
 

@@ -98,10 +98,11 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
         return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
     }
     check_journal(&conn, folder)?;
-    // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own.
+    // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own. What is deleted
+    // is overwritten: an erasure must not have to look for what went before it.
     conn.execute_batch(&format!(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0;
-         PRAGMA journal_size_limit = {log_bytes};"
+         PRAGMA journal_size_limit = {log_bytes}; PRAGMA secure_delete = ON;"
     ))
     .map_err(failed("set up the database"))?;
     let conn = migrate(conn, folder)?;

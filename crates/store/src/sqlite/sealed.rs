@@ -32,6 +32,8 @@ pub(super) struct SealedMessage {
     /// What it is sealed under.
     pub(super) key: KeyId,
     pub(super) event_type: Option<String>,
+    /// What it is found by: see [`Names`].
+    pub(super) names: Option<Vec<u8>>,
     pub(super) head: Vec<u8>,
     pub(super) compact: Option<Vec<u8>>,
     pub(super) body: Vec<u8>,
@@ -93,10 +95,12 @@ impl Vault {
         let mut entries = Entries::with_capacity(messages.len());
         for (accepted, (key, own)) in messages.iter_mut().zip(&keys) {
             sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
-            sealed.messages.push(self.seal_message(accepted, key, own));
-            entries.push(&Entry::accepted(accepted, &self.marks(&accepted.message, key)));
+            let marks = self.marks(&accepted.message, key);
+            sealed.messages.push(self.seal_message(accepted, &marks, key, own));
+            entries.push(&Entry::accepted(accepted, &marks));
             if let Some(call) = &mut accepted.idempotency {
-                self.seal_answer(call, own);
+                // Under the message's own key: the answer says what it was called.
+                self.seal_answer(call, key);
             }
         }
         Some((sealed, entries))
@@ -111,15 +115,17 @@ impl Vault {
         let message = &accepted.message;
         let (key, own) = self.keys_for(conn, message)?;
         let keys = self.unwritten(message.tenant, key.id());
-        Ok((self.seal_message(accepted, &key, &own), keys, Entry::accepted(accepted, &self.marks(message, &key))))
+        let marks = self.marks(message, &key);
+        Ok((self.seal_message(accepted, &marks, &key, &own), keys, Entry::accepted(accepted, &marks)))
     }
 
-    fn seal_message(&self, accepted: &Accepted, key: &SealingKey, own: &SealingKey) -> SealedMessage {
+    fn seal_message(&self, accepted: &Accepted, marks: &Marks, key: &SealingKey, own: &SealingKey) -> SealedMessage {
         let message = &accepted.message;
         let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
         SealedMessage {
             key: key.id(),
             event_type: message.event_type.as_deref().map(|text| seal_event_type(own, message.tenant, text)),
+            names: Names::of(marks).to_column(),
             head: seal(Field::MessageHead, &pack_head(message)),
             compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
             body: seal(Field::MessageBody, &message.body),
@@ -163,22 +169,6 @@ impl Vault {
         }))
     }
 
-    /// The names a message has in the journal; none when its key was destroyed.
-    pub(super) fn names_of(
-        &self,
-        conn: &Connection,
-        tenant: TenantId,
-        id: MessageId,
-        head: &[u8],
-    ) -> Result<Vec<(NameKind, Hidden)>, StoreError> {
-        let Some(key) = self.by_id(conn, key_of(head)?)? else { return Ok(Vec::new()) };
-        let plain = opened(&key, &spot(tenant, Field::MessageHead, id.0), head, "a message")?;
-        let MessageHead { correlation_id, subject, .. } = unpack_head(&plain)?;
-        let subject = subject.map(|_| (NameKind::Subject, subject_mark(&key)));
-        let correlation = correlation_id.map(|id| Name::Correlation(id).hide(self.lookups(), tenant));
-        Ok(subject.into_iter().chain(correlation).collect())
-    }
-
     /// A name as the journal has it; `None` for a subject nobody knows.
     pub(super) fn hide(
         &self,
@@ -205,24 +195,28 @@ impl Vault {
         Ok(seal_event_type(&*self.find_or_make(conn, tenant, None)?, tenant, text))
     }
 
-    /// An event type as it was given.
+    /// An event type as it was given; `None` when its tenant was erased.
     pub(super) fn open_event_type(
         &self,
         conn: &Connection,
         tenant: TenantId,
         sealed: &str,
-    ) -> Result<String, StoreError> {
-        let damaged = || super::vault::damaged("an event type");
-        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_| damaged())?;
-        let key = self.find(conn, tenant, None)?.ok_or_else(damaged)?;
-        text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?)
+    ) -> Result<Option<String>, StoreError> {
+        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_| super::vault::damaged("an event type"))?;
+        let Some(key) = self.by_id(conn, key_of(&bytes)?)? else { return Ok(None) };
+        text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?).map(Some)
     }
 
     /// Hides what was asked for, and seals what was answered.
-    pub(super) fn seal_answer(&self, call: &mut Idempotency, own: &SealingKey) {
+    pub(super) fn seal_answer(&self, call: &mut Idempotency, key: &SealingKey) {
         let tenant = call.tenant;
         call.digest = self.requests().hash("request", tenant.raw(), &call.digest);
-        call.answer.body = Bytes::from(own.seal(&answer_spot(tenant, call.key), &call.answer.body));
+        call.answer.body = Bytes::from(key.seal(&answer_spot(tenant, call.key), &call.answer.body));
+    }
+
+    /// Whether what was sealed can still be opened: its key is there.
+    pub(super) fn is_there(&self, conn: &Connection, sealed: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.by_id(conn, key_of(sealed)?)?.is_some())
     }
 
     /// Opens what the first caller was answered.
@@ -233,14 +227,55 @@ impl Vault {
         key: KeyHash,
         answer: &FirstAnswer,
     ) -> Result<FirstAnswer, StoreError> {
-        let own = self.find(conn, tenant, None)?.ok_or_else(|| super::vault::damaged("the key of a tenant"))?;
-        let body = opened(&own, &answer_spot(tenant, key), &answer.body, "a first answer")?;
+        let sealing = self.by_id(conn, key_of(&answer.body)?)?;
+        let sealing = sealing.ok_or_else(|| super::vault::damaged("the key of a first answer"))?;
+        let body = opened(&sealing, &answer_spot(tenant, key), &answer.body, "a first answer")?;
         Ok(FirstAnswer { status: answer.status, body: Bytes::from(body) })
     }
 }
 
+/// What a message is found by, as `name` and the journal have it. It stands beside the message in the open, so
+/// that its names can go when nobody can open it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Names {
+    correlation: Option<Hidden>,
+    subject: Option<Hidden>,
+}
+
+impl Names {
+    fn of(marks: &Marks) -> Self {
+        Self { correlation: marks.correlation, subject: marks.subject }
+    }
+
+    /// As a column: which there are, then each; none where there is none.
+    fn to_column(self) -> Option<Vec<u8>> {
+        let which = u8::from(self.correlation.is_some()) | u8::from(self.subject.is_some()) << 1;
+        let mut column = vec![which];
+        [self.correlation, self.subject].iter().flatten().for_each(|hidden| column.extend_from_slice(&hidden.0));
+        (which > 0).then_some(column)
+    }
+
+    /// What a column says.
+    pub(super) fn stored(column: Option<&[u8]>) -> Result<Self, StoreError> {
+        let Some((which, rest)) = column.and_then(|column| column.split_first()) else {
+            return Ok(Self { correlation: None, subject: None });
+        };
+        let mut rest = Unpack(rest);
+        let correlation = if which & 1 == 0 { None } else { Some(rest.hidden()?) };
+        let subject = if which & 2 == 0 { None } else { Some(rest.hidden()?) };
+        rest.end()?;
+        Ok(Self { correlation, subject })
+    }
+
+    /// Each with its kind.
+    pub(super) fn each(self) -> impl Iterator<Item = (NameKind, Hidden)> {
+        let subject = self.subject.map(|subject| (NameKind::Subject, subject));
+        subject.into_iter().chain(self.correlation.map(|correlation| (NameKind::Correlation, correlation)))
+    }
+}
+
 /// A subject in the journal: it cannot be found again once its key is destroyed.
-fn subject_mark(key: &SealingKey) -> Hidden {
+pub(super) fn subject_mark(key: &SealingKey) -> Hidden {
     Hidden(*key.mark("subject", &[]).first_chunk().expect("a digest is longer"))
 }
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::vault::Vault;
-use super::{failed, page};
+use super::{erasure, failed, page};
 use crate::row::{Attempt, Message, Shown};
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -106,6 +106,9 @@ pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result
 /// What a cut or a TTL makes of a pending delivery's state, before its row says so.
 pub(super) fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<State, StoreError> {
     if let Some(end) = cut_end(conn, delivery)? {
+        return Ok(end);
+    }
+    if let Some(end) = erasure::end_of(conn, delivery)? {
         return Ok(end);
     }
     let sent = matches!(delivery.state, State::AwaitingAck { .. });

@@ -7,7 +7,9 @@
 //! Invariants: a key is on the disk with the first commit that holds something sealed under it, or
 //! before; nothing is written under a key that was destroyed.
 
-use std::collections::{HashMap, HashSet};
+mod destroy;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -55,6 +57,7 @@ pub(super) struct Vault {
     store: StoreKey,
     lookups: LookupKey,
     requests: LookupKey,
+    erasures: LookupKey,
     signer: CheckpointKey,
     row_macs: RowMacKey,
     keys: RwLock<Keys>,
@@ -69,7 +72,7 @@ struct Keys {
     by_id: HashMap<KeyId, Arc<SealingKey>>,
     /// Made, and not known to be on the disk: they go along with what is sealed under them.
     unwritten: HashMap<KeyId, NewKey>,
-    destroyed: HashSet<KeyId>,
+    destroyed: destroy::Destroyed,
     /// How often keys were forgotten: what was read before may be out of date after.
     forgotten: u64,
 }
@@ -78,7 +81,7 @@ struct Keys {
 #[derive(Clone, Copy)]
 pub(super) struct NewKey {
     pub(super) id: KeyId,
-    tenant: TenantId,
+    pub(super) tenant: TenantId,
     /// Whose, as a keyed hash; nobody's is the tenant's own.
     subject: Option<Digest>,
     wrapped: [u8; WRAPPED_BYTES],
@@ -109,6 +112,7 @@ impl Vault {
             masters: RwLock::new(masters),
             lookups: store.lookups(),
             requests: store.idempotency(),
+            erasures: store.erasures(),
             signer: store.checkpoints(),
             row_macs: store.row_macs(),
             store,
@@ -130,6 +134,11 @@ impl Vault {
     /// Hashes API keys.
     pub(super) fn api_keys(&self) -> ApiKeyHasher {
         self.store.api_keys()
+    }
+
+    /// Hides who was erased, and authenticates the list of them.
+    pub(super) fn erasures(&self) -> &LookupKey {
+        &self.erasures
     }
 
     /// Signs for the journal.
@@ -168,7 +177,7 @@ impl Vault {
                 keys.forgotten
             };
             let Some(row) = stored(conn, tenant, subject)? else { return Ok(None) };
-            let found = self.unwrap(conn, &row)?;
+            let Some(found) = self.unwrap(conn, &row)? else { return Ok(None) };
             let mut keys = self.write();
             if keys.forgotten == forgotten {
                 keys.keep(&row, &found);
@@ -213,7 +222,7 @@ impl Vault {
         }
         let forgotten = self.read().forgotten;
         let Some(row) = stored_by_id(conn, id)? else { return Ok(None) };
-        let found = self.unwrap(conn, &row)?;
+        let Some(found) = self.unwrap(conn, &row)? else { return Ok(None) };
         let mut keys = self.write();
         if keys.forgotten == forgotten {
             keys.keep(&row, &found);
@@ -248,25 +257,22 @@ impl Vault {
         }
     }
 
-    /// Whether nothing may be written under a key any more.
-    pub(super) fn is_destroyed(&self, id: KeyId) -> bool {
-        let keys = self.read();
-        !keys.destroyed.is_empty() && keys.destroyed.contains(&id)
-    }
-
-    fn unwrap(&self, conn: &Connection, row: &StoredKey) -> Result<Found, StoreError> {
+    /// An unwrapped key; `None` for a subject's that was wrapped by a key of its tenant which is destroyed: numbers
+    /// grow, so it is lower than the one the tenant has now.
+    fn unwrap(&self, conn: &Connection, row: &StoredKey) -> Result<Option<Found>, StoreError> {
         let refused = |why: &dyn fmt::Display| damaged_because("a wrapped key", why);
         let Some(subject) = &row.subject else {
             let wrapped = MasterWrapped::from_bytes(row.wrapped);
             let masters = self.masters.read().unwrap_or_else(PoisonError::into_inner);
             let opened = masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped).map_err(|why| refused(&why))?;
-            return Ok(Found::Tenant(Arc::new(opened)));
+            return Ok(Some(Found::Tenant(Arc::new(opened))));
         };
         self.find(conn, row.tenant, None)?;
         let tenant = self.read().tenants.get(&row.tenant).cloned();
-        let tenant = tenant.ok_or_else(|| damaged("the key of a tenant"))?;
+        let Some(tenant) = tenant.filter(|tenant| tenant.id() < row.id) else { return Ok(None) };
         let wrapped = TenantWrapped::from_bytes(row.wrapped);
-        tenant.unwrap_subject_key(row.id, subject, &wrapped).map(Found::Subject).map_err(|why| refused(&why))
+        let opened = tenant.unwrap_subject_key(row.id, subject, &wrapped).map_err(|why| refused(&why))?;
+        Ok(Some(Found::Subject(opened)))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Keys> {
@@ -308,7 +314,7 @@ impl Keys {
     }
 
     fn keep(&mut self, row: &StoredKey, found: &Found) {
-        if self.destroyed.contains(&row.id) {
+        if self.destroyed.has(row.tenant, row.id) {
             return;
         }
         self.make_room();
@@ -361,12 +367,31 @@ impl Keys {
 
 /// Writes a key down; one that is there already stays.
 pub(super) fn put(conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
-    conn.prepare_cached(
+    let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
+    let mut sql = conn.prepare_cached(
         "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO NOTHING",
-    )?
-    .execute((new.id.0, key(new.tenant.0), new.subject.as_ref().map_or(&[][..], |hidden| hidden), new.wrapped))?;
+    )?;
+    let mut put = || sql.execute((new.id.0, key(new.tenant.0), subject, new.wrapped)).map(drop);
+    match put() {
+        // What an erased tenant left is in its place.
+        Err(error) if is_in_place(&error) && destroy::remove_left(conn, new.tenant, subject)? > 0 => put()?,
+        done => done?,
+    }
     conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_key' AND value < ?1")?.execute([new.id.0])?;
     Ok(())
+}
+
+/// Whether what was sealed under a key can be opened: it is there, and so is the one that wraps it.
+pub(super) fn is_on_disk(conn: &Connection, id: KeyId) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT 1 FROM data_key AS k WHERE k.id = ?1 AND (k.subject = x'' OR EXISTS
+           (SELECT 1 FROM data_key AS t WHERE t.tenant = k.tenant AND t.subject = x'' AND t.id < k.id))",
+    )?
+    .exists([id.0])
+}
+
+fn is_in_place(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
 }
 
 /// A key as it is kept.

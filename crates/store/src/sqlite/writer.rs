@@ -144,6 +144,11 @@ fn serve(
                 follower.catch_up(reply);
             }
         }
+        for request in waiting.extract_if(.., |request| matches!(request, Request::EmptyLog(_))) {
+            if let Request::EmptyLog(reply) = request {
+                _ = reply.send(Ok(log.empty(conn, shared)?));
+            }
+        }
         let woken = wake_up(waiting);
         if shared.reserve.is_given_up() {
             refuse(waiting, Request::is_producers, &shared.arrivals);

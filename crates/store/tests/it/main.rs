@@ -4,6 +4,7 @@
 
 mod audit;
 mod cut;
+mod erasure;
 mod folder;
 mod refused;
 mod space;

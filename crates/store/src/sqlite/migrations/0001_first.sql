@@ -23,12 +23,33 @@ CREATE TABLE data_key (
 
 CREATE UNIQUE INDEX data_key_of ON data_key (tenant, subject);
 
+-- Who was erased, as a keyed hash, and how far that is. A row goes with the row of the journal that
+-- announced it.
+CREATE TABLE erasure (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  tenant INTEGER NOT NULL,
+  kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- subject, whole tenant
+  hidden BLOB NOT NULL,                      -- as the file `erasures` has it
+  mark BLOB,                                 -- the subject's in the journal; null where there is none
+  row INTEGER NOT NULL,                      -- of the journal, which announced it
+  at_ms INTEGER NOT NULL,
+  phase INTEGER NOT NULL CHECK (phase BETWEEN 0 AND 10),
+  cursor INTEGER NOT NULL,
+  left_over INTEGER NOT NULL,                -- messages passed over in this pass: some of theirs was under way
+  messages INTEGER NOT NULL,
+  deliveries INTEGER NOT NULL,
+  done_ms INTEGER
+) STRICT;
+
+CREATE INDEX erasure_open ON erasure (tenant) WHERE done_ms IS NULL;
+
 -- Everything in it that somebody chose is sealed. Equal event types of a tenant look equal.
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   event_type TEXT,
+  names BLOB,                                -- as `name` has them, of correlation id and subject
   head BLOB NOT NULL,                        -- correlation id and subject
   compact BLOB,
   body BLOB NOT NULL
@@ -53,6 +74,7 @@ CREATE TABLE kept (
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   event_type TEXT,
+  names BLOB,
   head BLOB NOT NULL,
   compact BLOB,
   body BLOB NOT NULL

@@ -67,14 +67,9 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let (sealed, entries) = store.seal(&mut late).await.expect("it seals");
     let old = sealed.messages[0].key;
     let vault = &store.shared.vault;
-    {
-        let mut keys = vault.write();
-        keys.destroyed.insert(old);
-        keys.subjects.clear();
-        keys.by_id.remove(&old);
-        keys.forgotten += 1;
-    }
+    let (vault, subject) = (Arc::clone(vault), vault.subject(TENANT, "user-42"));
     let gone = store.work(session, 1, move |conn: &Connection| {
+        vault.destroy_subject(TENANT, &subject, old);
         conn.execute("DELETE FROM data_key WHERE id = ?1", [old.0]).map_err(failed("destroy a key"))
     });
     assert_eq!(gone.await.expect("it is destroyed"), 1);

@@ -1,0 +1,48 @@
+//! Who was erased a moment ago: no payload of theirs rides in memory. It is read from the store when its turn
+//! comes, which has what is new and has not what was erased.
+
+use std::time::Duration;
+
+use posthaste_core::id::{MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_store::Message;
+
+use super::Dispatch;
+
+/// Far longer than an arrival takes from its commit to the loop: one that was erased on the way is not sent.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
+
+/// Whoever was erased lately.
+#[derive(Debug, Default)]
+pub(super) struct Erased(Vec<(Timestamp, TenantId, Option<String>)>);
+
+impl Erased {
+    /// Whether this may be a message that was erased.
+    pub(super) fn covers(&self, message: &Message) -> bool {
+        self.0.iter().any(|(_, tenant, subject)| is_theirs(message, *tenant, subject.as_deref()))
+    }
+
+    fn add(&mut self, now: Timestamp, tenant: TenantId, subject: Option<String>) {
+        self.0.retain(|(at, ..)| now.since(*at) < ARRIVES_WITHIN);
+        self.0.push((now, tenant, subject));
+    }
+}
+
+fn is_theirs(message: &Message, tenant: TenantId, subject: Option<&str>) -> bool {
+    message.tenant == tenant && (subject.is_none() || message.subject.as_deref() == subject)
+}
+
+impl Dispatch {
+    /// Drops what is carried of somebody who was erased; says which messages are in flight, whoever's they are.
+    pub(super) fn drop_erased(&mut self, now: Timestamp, tenant: TenantId, subject: Option<String>) -> Vec<MessageId> {
+        let mut dropped = 0;
+        self.riding.retain(|_, message| {
+            let is_theirs = is_theirs(message, tenant, subject.as_deref());
+            dropped += if is_theirs { message.body.len() } else { 0 };
+            !is_theirs
+        });
+        self.riding_bytes -= dropped;
+        self.erased.add(now, tenant, subject);
+        self.queue.messages_in_flight()
+    }
+}

@@ -1,0 +1,128 @@
+//! Carries erasures out, step by step, from where the store says that they are: a restart goes on. Most of the
+//! writer's time is left to everybody else.
+//!
+//! Invariant: nothing is removed while it is being sent or recorded; the loop says what that is, before each step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::id::{Key, LaneId};
+use posthaste_store::{Erasure, ErasureStep, Erasures, Session, StoreError};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::dispatch::driver::{Ended, Handle};
+use crate::dispatch::{Answer, Command};
+
+/// Erasures that take turns; later ones wait until one of these is done.
+const TURNS_MAX: u32 = 64;
+/// How much longer than a step the pause after it is.
+const YIELD: u32 = 4;
+/// How soon what waits is looked at again: for an attempt to end, or for somebody who reads the file.
+const WAIT: Duration = Duration::from_millis(200);
+/// How often there may be something to do that nobody told of: after a step that failed.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Higher than every id there can be: an endpoint that is erased takes no messages.
+const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
+
+/// What carries erasures out.
+#[derive(Debug)]
+pub(crate) struct Eraser<S, C> {
+    pub(crate) store: Arc<S>,
+    pub(crate) session: Session,
+    pub(crate) handle: Handle,
+    pub(crate) clock: C,
+    pub(crate) wakes: Arc<Wakes>,
+}
+
+/// What wakes it, and what it wakes.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    /// There is a new one.
+    pub(crate) new: Notify,
+    /// One is done.
+    pub(crate) done: Notify,
+}
+
+/// Why a round ended early.
+enum Stopped {
+    Loop,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Stopped {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Ended> for Stopped {
+    fn from(_: Ended) -> Self {
+        Self::Loop
+    }
+}
+
+impl<S: Erasures, C: Clock> Eraser<S, C> {
+    /// Runs until `stop`, or until the store or the loop has stopped. A step that has begun is finished.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let wait = match self.round(&stop).await {
+                Ok(Some(wait)) => wait,
+                Ok(None) => LOOK_EVERY,
+                Err(Stopped::Loop | Stopped::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
+                Err(Stopped::Store(error)) => {
+                    tracing::warn!(%error, "an erasure could not go on; trying again");
+                    LOOK_EVERY
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.wakes.new.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// A step of each erasure; says how soon the next round is, if there is anything left.
+    async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, Stopped> {
+        let mut soonest = None;
+        for erasure in self.store.unfinished_erasures(TURNS_MAX).await? {
+            if stop.is_cancelled() {
+                return Ok(None);
+            }
+            let begun = Instant::now();
+            let Some(step) = self.step(erasure).await? else { continue };
+            if step.erasure.done.is_some() {
+                let Erasure { number, row, messages, deliveries, .. } = step.erasure;
+                tracing::info!(erasure = number, row, messages, deliveries, "an erasure is done");
+                self.wakes.done.notify_waiters();
+            }
+            let wait = if step.waits { WAIT } else { Duration::ZERO };
+            soonest = Some(soonest.map_or(wait, |soonest: Duration| soonest.min(wait)));
+            tokio::time::sleep(begun.elapsed() * YIELD).await;
+        }
+        Ok(soonest)
+    }
+
+    async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, Stopped> {
+        let under_way = match self.handle.ask(Command::UnderWay).await? {
+            Answer::UnderWay(under_way) => under_way,
+            _ => Vec::new(),
+        };
+        let step = self.store.erase_step(self.session, erasure.number, self.clock.now(), under_way).await?;
+        for lane in step.iter().flat_map(|step| &step.lanes) {
+            self.cut(*lane).await?;
+        }
+        Ok(step)
+    }
+
+    /// Whatever waits for an endpoint that is gone has ended.
+    async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
+        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased)).await.map(drop)
+    }
+}

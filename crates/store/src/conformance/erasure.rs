@@ -1,0 +1,328 @@
+//! Who is erased is gone: at once for every reader, and after some steps without a trace but in the journal.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
+use posthaste_core::state::State;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
+use crate::journal::{Entry, JournalRow};
+use crate::row::{
+    Acceptance, Accepted, DeadLetterFilter, Erase, Erasure, FirstAnswer, HistoryFilter, Idempotency, JobCursor,
+    JobQuery, KeyHash, ListOrder, Name, NewReplay, ReplayWhat, Whom,
+};
+use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
+use crate::{Store, StoreError};
+
+const TENANT: TenantId = TenantId::from_raw(9);
+const ANN: &str = "ann";
+
+impl<S: Store> Case<S> {
+    fn about(&self, subject: &str, drafts: &[Draft]) -> Accepted {
+        let mut accepted = self.message(drafts);
+        let message = Arc::make_mut(&mut accepted.message);
+        message.subject = Some(subject.to_owned());
+        message.event_type = Some("some.event".to_owned());
+        accepted
+    }
+
+    async fn put(&self, accepted: Accepted) -> Vec<Delivery> {
+        let deliveries = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
+        let told = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.same("it is new", told, vec![Acceptance::Fresh]);
+        deliveries
+    }
+
+    async fn accept_about(&self, subject: &str, draft: Draft) -> Delivery {
+        self.put(self.about(subject, &[draft])).await.remove(0)
+    }
+
+    async fn erase(&self, whom: Whom) -> Erasure {
+        let erase = Erase { tenant: TENANT, whom, at: after(50) };
+        self.done("erase", self.store.erase(self.session(), erase).await)
+    }
+
+    async fn erase_subject(&self, subject: &str) -> Erasure {
+        self.erase(Whom::Subject(subject.to_owned())).await
+    }
+
+    /// Steps until nothing is left, but for what is under way.
+    async fn finish(&self, erasure: Erasure, under_way: &[DeliveryId]) -> Erasure {
+        for _ in 0..100 {
+            let step = self.store.erase_step(self.session(), erasure.number, after(60), under_way.to_vec()).await;
+            let step = self.done("step", step).unwrap_or_else(|| self.fail("the erasure is known"));
+            if step.erasure.done.is_some() || step.waits {
+                return step.erasure;
+            }
+        }
+        self.fail("an erasure does not end")
+    }
+
+    async fn body(&self, message: MessageId) -> Option<Bytes> {
+        self.done("message", self.store.message(message).await).map(|found| found.body.clone())
+    }
+
+    async fn named_messages(&self, name: Name) -> Vec<MessageId> {
+        let page = self.store.named(TENANT, name, ListOrder::OldestFirst, None, MANY).await;
+        self.done("named", page).messages
+    }
+
+    async fn is_known(&self, id: DeliveryId) -> bool {
+        self.done("delivery", self.store.delivery(id, NOW).await).is_some()
+    }
+
+    async fn letters_of(&self, tenant: TenantId) -> usize {
+        let page = self.store.dead_letters(DeadLetterFilter::of(tenant), ListOrder::NewestFirst, None, MANY).await;
+        self.done("dead letters", page).letters.len()
+    }
+
+    async fn history_of(&self, lane: u64) -> usize {
+        let filter = HistoryFilter::of(EndpointId::from_raw(lane));
+        let page = self.store.history(filter, ListOrder::OldestFirst, None, MANY, NOW).await;
+        self.done("history", page).deliveries.len()
+    }
+
+    async fn dies(&self, delivery: &Delivery) {
+        self.settle_done(self.attempted(
+            delivery,
+            State::Dead { at: after(9), cause: Cause::NotFound },
+            Cause::NotFound,
+        ))
+        .await;
+    }
+
+    async fn replayed(&self, old: &Delivery) -> Delivery {
+        let job = JobId(self.message(&[]).message.id.0);
+        let what = ReplayWhat::Listed(vec![old.id]);
+        let replay = NewReplay { id: job, tenant: TENANT, at: NOW, what, per_second: None };
+        self.done("replay", self.store.start_replay(self.session(), replay).await);
+        let mut accepted = self.message(&[Draft::to(old.lane.raw())]);
+        let mut new = accepted.deliveries.remove(0);
+        new.delivery.message = old.message;
+        let made = new.delivery.clone();
+        let message = self.done("message", self.store.message(old.message).await);
+        let message = message.unwrap_or_else(|| self.fail("its payload is there"));
+        let spread = Spread { new, message, replays: Some(old.id) };
+        let chunk = Chunk {
+            job,
+            at: NOW,
+            from: JobCursor::START,
+            to: JobCursor::behind(1),
+            deliveries: vec![spread],
+            skipped: 0,
+            last: true,
+        };
+        self.done("spread", self.store.spread(self.session(), chunk).await);
+        made
+    }
+
+    async fn journal_entries(&self) -> Vec<(u64, Entry)> {
+        let rows = self.done("journal", self.store.journal(0, 1_000).await);
+        let of_row = |row: &JournalRow| {
+            let entries = row.entries().collect::<Result<Vec<_>, _>>();
+            let number = row.number;
+            self.done("entries", entries).into_iter().map(move |entry| (number, entry))
+        };
+        rows.iter().flat_map(of_row).collect()
+    }
+}
+
+pub(super) async fn what_is_erased_cannot_be_read_and_the_rest_can<S: Store>(case: &Case<S>) {
+    let erased = case.accept_about(ANN, Draft::to(1)).await;
+    let other = case.accept_about("bob", Draft::to(1)).await;
+    let nobodys = case.accept_one(Draft::to(1)).await;
+    case.erase_subject(ANN).await;
+    case.same("the payload", case.body(erased.message).await, None);
+    case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![]);
+    case.same("reads as erased", case.state(erased.id).await, State::Cancelled { at: after(50), cause: Cause::Erased });
+    for stays in [other, nobodys] {
+        case.check(case.body(stays.message).await.is_some(), "others stay");
+        case.same("and wait", case.state(stays.id).await, stays.state);
+    }
+}
+
+pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) {
+    let pending = case.accept_about(ANN, Draft::to(1)).await;
+    let spilled = case.accept_about(ANN, Draft::to(1).spilled()).await;
+    let delivered = case.accept_about(ANN, Draft::to(1)).await;
+    case.settle_done(case.attempted(&delivered, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let dead = case.accept_about(ANN, Draft::to(1)).await;
+    case.dies(&dead).await;
+    let again = case.replayed(&dead).await;
+    let stays = case.accept_about("bob", Draft::to(1)).await;
+    case.dies(&stays).await;
+    let erasure = case.erase_subject(ANN).await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("counted", (done.messages, done.deliveries), (4, 5));
+    case.same("done", done.done, Some(after(60)));
+    case.same("and nothing more to do", case.done("unfinished", case.store.unfinished_erasures(9).await), vec![]);
+    for gone in [&pending, &spilled, &delivered, &dead, &again] {
+        case.check(!case.is_known(gone.id).await, "a delivery is gone");
+        let name = Name::Correlation(format!("correlation {}", gone.message));
+        case.same("and its names", case.named_messages(name).await, vec![]);
+        case.same("and its lives", case.done("lives", case.store.replay_of(gone.id).await), (None, None));
+    }
+    case.same("one letter is left", case.letters_of(TENANT).await, 1);
+    case.same("and one delivery of the lane", case.history_of(1).await, 1);
+    case.same("nothing waits", case.done("waiting", case.store.waiting(lane_id(1)).await).total(), 0);
+    case.check(case.body(stays.message).await.is_some(), "others stay");
+}
+
+pub(super) async fn what_is_accepted_after_an_erasure_is_new<S: Store>(case: &Case<S>) {
+    let before = case.accept_about(ANN, Draft::to(1)).await;
+    let erasure = case.erase_subject(ANN).await;
+    let new = case.accept_about(ANN, Draft::to(1)).await;
+    case.check(case.body(new.message).await.is_some(), "it can be read");
+    case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![new.message]);
+    case.finish(erasure, &[]).await;
+    case.check(!case.is_known(before.id).await, "what was before is gone");
+    case.check(case.body(new.message).await.is_some(), "it stays");
+    case.same("it waits", case.state(new.id).await, new.state);
+    let erasure = case.erase_subject(ANN).await;
+    case.same("the second finds one", case.finish(erasure, &[]).await.messages, 1);
+    case.check(!case.is_known(new.id).await, "until it is erased too");
+}
+
+pub(super) async fn what_is_under_way_is_left_until_it_has_ended<S: Store>(case: &Case<S>) {
+    let sent = case.accept_about(ANN, Draft::to(1)).await;
+    let waits = case.accept_about(ANN, Draft::to(2)).await;
+    let erasure = case.erase_subject(ANN).await;
+    case.same(
+        "of three",
+        case.done("count", case.store.count_erased(vec![sent.message, sent.message, stranger()]).await),
+        2,
+    );
+    let so_far = case.finish(erasure, &[sent.id]).await;
+    case.same("one is left", (so_far.messages, so_far.done), (1, None));
+    case.check(!case.is_known(waits.id).await, "what only waited is gone");
+    case.settle_done(case.attempted(&sent, State::Delivered { at: after(55) }, Cause::Ok)).await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("both are gone", (done.messages, done.deliveries), (2, 2));
+    case.check(!case.is_known(sent.id).await, "with what became of it");
+}
+
+fn stranger() -> MessageId {
+    MessageId::from_raw(77)
+}
+
+pub(super) async fn a_key_whose_answer_was_erased_is_new_again<S: Store>(case: &Case<S>) {
+    let once = |n: u8| Idempotency {
+        tenant: TENANT,
+        key: KeyHash([n; 16]),
+        digest: [n; 32],
+        answer: FirstAnswer { status: 202, body: Bytes::from_static(b"the answer") },
+        at: NOW,
+    };
+    let keyed = |accepted: Accepted, n: u8| Accepted { idempotency: Some(once(n)), ..accepted };
+    case.put(keyed(case.about(ANN, &[]), 1)).await;
+    case.put(keyed(case.message(&[]), 2)).await;
+    let erasure = case.erase_subject(ANN).await;
+    case.put(keyed(case.about(ANN, &[]), 1)).await;
+    case.finish(erasure, &[]).await;
+    let replayed = Acceptance::Replayed(once(1).answer);
+    for n in [1, 2] {
+        let again = case.done("accept", case.store.accept(case.session(), vec![keyed(case.message(&[]), n)]).await);
+        case.same("the first answer of what is there", again, vec![replayed.clone()]);
+    }
+}
+
+pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    let other = crate::row::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) };
+    case.put_endpoint(other.clone()).await;
+    let policy = Document {
+        kind: DocumentKind::Policy,
+        id: case.message(&[]).message.id.0,
+        tenant: TENANT,
+        name: Some("slow".to_owned()),
+        at: NOW,
+        body: Bytes::from_static(b"{}"),
+    };
+    let filed = case.store.file(case.session(), policy.clone(), None).await;
+    case.same("a policy", case.done("file", filed), Filed::Done);
+    let waits = case.accept_one(Draft::to(1)).await;
+    let dead = case.accept_about(ANN, Draft::to(1)).await;
+    case.dies(&dead).await;
+    let replay = NewReplay {
+        id: JobId(case.message(&[]).message.id.0),
+        tenant: TENANT,
+        at: NOW,
+        what: ReplayWhat::Found(DeadLetterFilter {
+            event_type: Some("some.event".to_owned()),
+            ..DeadLetterFilter::of(TENANT)
+        }),
+        per_second: None,
+    };
+    case.done("replay", case.store.start_replay(case.session(), replay).await);
+    let mut theirs = case.message(&[Draft::to(2)]);
+    Arc::make_mut(&mut theirs.message).tenant = other.tenant;
+    let stays = case.put(theirs).await.remove(0);
+    let erasure = case.erase(Whom::Tenant).await;
+    case.same("at once", case.body(waits.message).await, None);
+    case.same("no endpoints", case.done("endpoints", case.store.endpoints(TENANT).await), vec![]);
+    let read = case.store.document(DocumentKind::Policy, policy.id).await;
+    case.same("no documents", case.done("document", read), None);
+    let new = case.accept_about(ANN, Draft::to(3)).await;
+    case.put_endpoint(endpoint(3)).await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("counted", (done.messages, done.deliveries), (2, 2));
+    for gone in [&waits, &dead] {
+        case.check(!case.is_known(gone.id).await, "a delivery is gone");
+    }
+    case.same("no letters", case.letters_of(TENANT).await, 0);
+    case.same("no jobs", case.done("jobs", case.store.jobs(JobQuery::Of(TENANT), None, MANY).await), vec![]);
+    case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1)]).await).len(), 0);
+    case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
+    case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
+    case.check(case.body(new.message).await.is_some(), "what came after is new");
+    let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None).await;
+    case.same("its names are free", case.done("file", filed), Filed::Done);
+    case.same("its endpoint too", case.done("endpoints", case.store.endpoints(TENANT).await).len(), 1);
+}
+
+pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_about(ANN, Draft::to(1)).await;
+    let erasure = case.erase_subject(ANN).await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("it is found by its number", case.done("one", case.store.erasure(erasure.number).await), Some(done));
+    let entries = case.journal_entries().await;
+    let announced = entries.iter().find(|(_, entry)| matches!(entry, Entry::Erased { .. })).map(|(row, _)| *row);
+    case.same("its place in the audit", announced, Some(erasure.row));
+    let signed = case.done("checkpoints", case.store.checkpoints(0, MANY).await);
+    let is_signed = signed.iter().any(|signed| signed.row >= erasure.row);
+    case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "somebody signed for it");
+    let state = State::Cancelled { at: after(50), cause: Cause::Erased };
+    let ended = Entry::ended(&Delivery { state, ..delivery }, None);
+    case.check(entries.iter().any(|(_, entry)| *entry == ended), "what waited has ended");
+    let end = Entry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
+    case.same("the end", entries.last().map(|(_, entry)| entry.clone()), Some(end));
+}
+
+pub(super) async fn who_is_not_known_is_erased_all_the_same<S: Store>(case: &Case<S>) {
+    let erasure = case.erase_subject("nobody").await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("nothing was there", (done.messages, done.deliveries), (0, 0));
+    case.check(done.done.is_some(), "and that is told");
+}
+
+pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &Case<S>) {
+    let drafts: Vec<Draft> = (0..900).map(|n| if n % 2 == 0 { Draft::to(1) } else { Draft::to(1).spilled() }).collect();
+    let deliveries = case.put(case.about(ANN, &drafts)).await;
+    let erasure = case.erase_subject(ANN).await;
+    let done = case.finish(erasure, &[]).await;
+    case.same("all", (done.messages, done.deliveries), (1, 900));
+    case.check(!case.is_known(deliveries[899].id).await, "up to the last");
+}
+
+pub(super) async fn who_is_fenced_erases_nothing<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_about(ANN, Draft::to(1)).await;
+    let old = case.session();
+    case.reopen().await;
+    let erase = Erase { tenant: TENANT, whom: Whom::Subject(ANN.to_owned()), at: NOW };
+    let refused = case.store.erase(old, erase).await;
+    case.check(matches!(refused, Err(StoreError::Fenced { .. })), "it is told so");
+    case.check(case.body(delivery.message).await.is_some(), "and nothing happened");
+}

@@ -1,0 +1,165 @@
+//! Erasures in memory: what is erased leaves the maps of messages and endpoints at once, and the rest with the step
+//! that finds nothing of it under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+
+use super::Memory;
+use super::journal::marks;
+use crate::StoreError;
+use crate::journal::{Entry, ErasedWhom};
+use crate::row::{Erase, Erasure, ErasureStep, Message, Session, Whom};
+
+/// Erasures, by number.
+#[derive(Debug, Default)]
+pub(super) struct Erasures {
+    all: BTreeMap<u64, Erasing>,
+    /// Messages that were erased and whose deliveries are still there, with when.
+    messages: BTreeMap<MessageId, Timestamp>,
+}
+
+#[derive(Debug)]
+struct Erasing {
+    erasure: Erasure,
+    lanes: Vec<LaneId>,
+    messages: BTreeSet<MessageId>,
+}
+
+impl Erasures {
+    /// How a pending delivery has ended whose message was erased.
+    pub(super) fn end_of(&self, message: MessageId) -> Option<State> {
+        self.messages.get(&message).map(|at| State::Cancelled { at: *at, cause: Cause::Erased })
+    }
+
+    /// Whether nobody is found by this message's subject any more.
+    pub(super) fn has(&self, message: MessageId) -> bool {
+        self.messages.contains_key(&message)
+    }
+}
+
+impl Memory {
+    /// See [`crate::Erasures::erase`].
+    pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
+        self.guard(session)?;
+        let is_theirs = |message: &Message| {
+            message.tenant == erase.tenant
+                && match &erase.whom {
+                    Whom::Subject(subject) => message.subject.as_ref() == Some(subject),
+                    Whom::Tenant => true,
+                }
+        };
+        let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
+        let mark = erased.first().and_then(|message| marks(message).subject);
+        let whom = match erase.whom {
+            Whom::Subject(_) => ErasedWhom::Subject(mark),
+            Whom::Tenant => ErasedWhom::Tenant,
+        };
+        self.note([Entry::Erased { tenant: erase.tenant, whom, at: erase.at }]);
+        let erasure = Erasure {
+            number: self.erasures.all.len() as u64 + 1,
+            tenant: erase.tenant,
+            is_tenant: erase.whom == Whom::Tenant,
+            row: self.happened.len() as u64,
+            at: erase.at,
+            messages: 0,
+            deliveries: 0,
+            done: None,
+        };
+        let messages: BTreeSet<MessageId> = erased.iter().map(|message| message.id).collect();
+        for id in &messages {
+            self.messages.remove(id);
+            self.erasures.messages.insert(*id, erase.at);
+        }
+        self.forget_keys_of(&messages, erase.tenant, erasure.is_tenant);
+        let lanes = if erasure.is_tenant { self.remove_endpoints(erase) } else { Vec::new() };
+        self.erasures.all.insert(erasure.number, Erasing { erasure, lanes, messages });
+        Ok(erasure)
+    }
+
+    fn remove_endpoints(&mut self, erase: &Erase) -> Vec<LaneId> {
+        self.documents.retain(|_, document| document.tenant != erase.tenant);
+        let theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == erase.tenant);
+        let ids: Vec<EndpointId> = theirs.map(|endpoint| endpoint.id).collect();
+        ids.iter().for_each(|id| _ = self.endpoints.remove(id));
+        let lanes: Vec<LaneId> = ids.into_iter().map(LaneId::from).collect();
+        lanes.iter().for_each(|lane| _ = self.lanes.remove(lane));
+        lanes
+    }
+
+    /// See [`crate::Erasures::erase_step`].
+    pub fn erase_step(
+        &mut self,
+        session: Session,
+        number: u64,
+        now: Timestamp,
+        under_way: &[DeliveryId],
+    ) -> Result<Option<ErasureStep>, StoreError> {
+        self.guard(session)?;
+        let Some(mut erasing) = self.erasures.all.remove(&number) else { return Ok(None) };
+        let lanes = std::mem::take(&mut erasing.lanes);
+        if erasing.erasure.done.is_none() {
+            if erasing.erasure.is_tenant {
+                self.jobs.forget_tenant(erasing.erasure.tenant, erasing.erasure.at);
+            }
+            for id in std::mem::take(&mut erasing.messages) {
+                if !self.erase_message(id, &mut erasing.erasure, under_way) {
+                    erasing.messages.insert(id);
+                }
+            }
+            if erasing.messages.is_empty() {
+                erasing.erasure.done = Some(now);
+                let Erasure { row, messages, deliveries, .. } = erasing.erasure;
+                self.note([Entry::ErasureDone { announced: row, messages, deliveries, at: now }]);
+            }
+        }
+        let erasure = erasing.erasure;
+        self.erasures.all.insert(number, erasing);
+        Ok(Some(ErasureStep { erasure, lanes, waits: erasure.done.is_none() }))
+    }
+
+    /// Removes what is left of a message; `false` when something of it is under way.
+    fn erase_message(&mut self, id: MessageId, erasure: &mut Erasure, under_way: &[DeliveryId]) -> bool {
+        let theirs = |delivery: &&Delivery| delivery.message == id;
+        let pending: Vec<Delivery> = self.pending.values().map(|row| &row.delivery).filter(theirs).cloned().collect();
+        let ended: Vec<DeliveryId> = self.ended.values().filter(theirs).map(|delivery| delivery.id).collect();
+        let (left, gone): (Vec<_>, Vec<_>) = pending.into_iter().partition(|row| under_way.contains(&row.id));
+        let state = State::Cancelled { at: erasure.at, cause: Cause::Erased };
+        let gone: Vec<Delivery> = gone.into_iter().map(|delivery| Delivery { state, ..delivery }).collect();
+        self.note(gone.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
+        for id in gone.iter().map(|delivery| delivery.id).chain(ended) {
+            self.remove(id);
+            self.let_outcome_go(id);
+            self.jobs.forget_former_life(id);
+            erasure.deliveries += 1;
+        }
+        if !left.is_empty() {
+            return false;
+        }
+        self.jobs.forget_fan_out(id);
+        self.erasures.messages.remove(&id);
+        self.let_message_go(id);
+        erasure.messages += 1;
+        true
+    }
+
+    /// See [`crate::Erasures::erasure`].
+    pub fn erasure(&self, number: u64) -> Option<Erasure> {
+        self.erasures.all.get(&number).map(|erasing| erasing.erasure)
+    }
+
+    /// See [`crate::Erasures::unfinished_erasures`].
+    pub fn unfinished_erasures(&self, limit: u32) -> Vec<Erasure> {
+        let all = self.erasures.all.values().map(|erasing| erasing.erasure);
+        all.filter(|erasure| erasure.done.is_none()).take(limit as usize).collect()
+    }
+
+    /// See [`crate::Erasures::count_erased`].
+    pub fn count_erased(&self, messages: &[MessageId]) -> u64 {
+        messages.iter().filter(|id| self.erasures.has(**id)).count() as u64
+    }
+}

@@ -1,0 +1,459 @@
+//! Erasures over SQLite. One commit announces it in the journal and removes the key; then the list beside the data
+//! has it, somebody signs for the announcement, and only then rows go, a few at a time (`rows`). At the end gaps
+//! of pages become zeros (`scrub`) and the log is cut off.
+//!
+//! Invariants: no outcome goes before a checkpoint vouches for the announcement that excuses it; whatever a step
+//! has done, a crash goes on from there; an erasure is done when none of what it covers is in the file.
+
+mod again;
+mod rows;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
+use posthaste_crypto::keyring::KeyId;
+use rusqlite::{Connection, OptionalExtension, Row};
+use tokio::sync::oneshot;
+
+use super::column::{get, key, stored_key};
+use super::erasures_file::{self, Line};
+use super::request::Request;
+use super::vault::{self, Vault};
+use super::{Sqlite, derived, failed, idempotency, scrub, sealed, signed};
+use crate::journal::{Entries, Entry, ErasedWhom, Hidden};
+use crate::row::{Erase, Erasure, ErasureStep, Session, Whom};
+use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
+
+pub use again::ErasedAgain;
+
+/// Rows that one look for erased answers goes through.
+const ANSWERS_LOOKED: u32 = 2_000;
+
+const STEP: usize = ERASURE_STEP_MAX as usize;
+
+/// What is done next. The numbers are on people's disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// It is announced, and may not be in the list.
+    Announced,
+    /// It is in the list, and may not be signed for.
+    Listed,
+    Keys,
+    Endpoints,
+    Jobs,
+    Messages,
+    Kept,
+    Answers,
+    Gaps,
+    Log,
+    Done,
+}
+
+impl Phase {
+    const ALL: [Self; 11] = [
+        Self::Announced,
+        Self::Listed,
+        Self::Keys,
+        Self::Endpoints,
+        Self::Jobs,
+        Self::Messages,
+        Self::Kept,
+        Self::Answers,
+        Self::Gaps,
+        Self::Log,
+        Self::Done,
+    ];
+
+    /// The one behind it. A subject has no endpoints of its own, and its names lead to all its messages.
+    fn next(self, is_tenant: bool) -> Self {
+        let of_tenants = [Self::Keys, Self::Endpoints, Self::Jobs, Self::Kept];
+        let behind = Self::ALL.into_iter().find(|next| *next > self && (is_tenant || !of_tenants.contains(next)));
+        behind.unwrap_or(Self::Done)
+    }
+}
+
+/// An erasure as it is kept.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    erasure: Erasure,
+    hidden: Digest,
+    mark: Option<Hidden>,
+    phase: Phase,
+    cursor: i64,
+    /// Messages passed over in this pass, since something of theirs is under way.
+    left: i64,
+}
+
+impl Erasures for Sqlite {
+    async fn erase(&self, session: Session, erase: Erase) -> Result<Erasure, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let subject = match &erase.whom {
+            Whom::Subject(name) => Some(vault.subject(erase.tenant, name)),
+            Whom::Tenant => None,
+        };
+        let begin = move |conn: &Connection, entries: &mut Entries| {
+            begin(conn, &vault, (erase.tenant, subject.as_ref()), erase.at, entries)
+        };
+        let open = self.noted_work(session, 1, begin).await?;
+        if open.erasure.is_tenant {
+            self.shared.kept.forget_tenant(open.erasure.tenant);
+        }
+        self.list(&open).await?;
+        self.turn(session, open).await?;
+        self.sign(session, 1, open.erasure.at).await?;
+        Ok(open.erasure)
+    }
+
+    async fn erase_step(
+        &self,
+        session: Session,
+        number: u64,
+        now: Timestamp,
+        under_way: Vec<DeliveryId>,
+    ) -> Result<Option<ErasureStep>, StoreError> {
+        let Some(open) = self.readers.read(move |conn| one(conn, number)).await? else { return Ok(None) };
+        let (mut lanes, mut waits) = (Vec::new(), false);
+        match open.phase {
+            Phase::Announced => {
+                self.list(&open).await?;
+                self.turn(session, open).await?;
+            }
+            Phase::Listed if self.is_signed(session, open.erasure.row, now).await? && self.follows(open).await? => {
+                self.turn(session, open).await?;
+            }
+            Phase::Listed => waits = true,
+            Phase::Keys | Phase::Endpoints | Phase::Jobs | Phase::Messages | Phase::Kept => {
+                let under_way: BTreeSet<DeliveryId> = under_way.into_iter().collect();
+                let run = move |conn: &Connection, entries: &mut Entries| rows::step(conn, number, &under_way, entries);
+                (lanes, waits) = self.noted_work(session, STEP, run).await?;
+            }
+            Phase::Answers => {
+                self.erase_answers(session, open.erasure.tenant).await?;
+                self.turn(session, open).await?;
+            }
+            Phase::Gaps => self.clear_gaps(session, open).await?,
+            Phase::Log if self.empty_log().await? => {
+                self.noted_work(session, 1, move |conn, entries| end(conn, number, now, entries)).await?;
+            }
+            Phase::Log => waits = true,
+            Phase::Done => {}
+        }
+        let open = self.readers.read(move |conn| one(conn, number)).await?;
+        Ok(open.map(|open| ErasureStep { erasure: open.erasure, lanes, waits }))
+    }
+
+    async fn erasure(&self, number: u64) -> Result<Option<Erasure>, StoreError> {
+        Ok(self.readers.read(move |conn| one(conn, number)).await?.map(|open| open.erasure))
+    }
+
+    async fn unfinished_erasures(&self, limit: u32) -> Result<Vec<Erasure>, StoreError> {
+        self.readers.read(move |conn| unfinished(conn, limit)).await
+    }
+
+    async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
+        self.readers
+            .read(move |conn| {
+                let erased = messages.iter().map(|id| Ok(u64::from(erased_at(conn, *id)?.is_some())));
+                erased.sum::<Result<u64, StoreError>>()
+            })
+            .await
+    }
+}
+
+impl Sqlite {
+    /// Clears what page splits left in the whole file.
+    pub async fn scrub(&self, session: Session) -> Result<(), StoreError> {
+        let mut behind = Some(0);
+        while let Some(from) = behind {
+            let found = self.readers.read(move |conn| scrub::find(conn, from)).await?;
+            behind = found.next;
+            if !found.pages.is_empty() {
+                self.work(session, scrub::CLEARED, move |conn| scrub::clear(conn, &found.pages)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the log into the database and cuts it off, so that nothing of what was overwritten is left in it.
+    /// `false` when somebody else's read is in the way, or the disk is full: then ask again.
+    pub(super) async fn empty_log(&self) -> Result<bool, StoreError> {
+        self.writer.ask(Request::EmptyLog).await
+    }
+
+    /// Adds an erasure to the list beside the data, unless it is there.
+    async fn list(&self, open: &Open) -> Result<(), StoreError> {
+        let line = Line { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
+        let (folder, text) = (self.path.clone(), line.to_text(self.shared.vault.erasures()));
+        // Not on a thread of the runtime: it waits for the disk.
+        let append = move |_: &Connection| {
+            let done = match erasures_file::has(&folder, &text) {
+                Ok(true) => Ok(()),
+                Ok(false) => erasures_file::append(&folder, &text),
+                Err(error) => Err(error),
+            };
+            done.map_err(|error| StoreError::Folder {
+                folder: folder.display().to_string(),
+                reason: format!(
+                    "cannot add to its list of erasures: {error}; free some space, or let its owner write it"
+                ),
+            })
+        };
+        self.readers.read(append).await
+    }
+
+    /// Goes on with the next phase.
+    async fn turn(&self, session: Session, open: Open) -> Result<(), StoreError> {
+        self.work(session, 1, move |conn| open.turn(conn)).await
+    }
+
+    /// Whether a checkpoint vouches for this row; signs if none does.
+    async fn is_signed(&self, session: Session, row: u64, now: Timestamp) -> Result<bool, StoreError> {
+        let newest = |conn: &Connection| Ok(signed::newest(conn)?.map_or(0, |signed| signed.row));
+        if self.readers.read(newest).await? < row {
+            self.sign(session, 1, now).await?;
+        }
+        Ok(self.readers.read(newest).await? >= row)
+    }
+
+    /// Whether all that is derived from the journal knows of what was erased: nothing of it is added later.
+    async fn follows(&self, open: Open) -> Result<bool, StoreError> {
+        let followed = |conn: &Connection| Ok(derived::followed(conn)?.followed);
+        if self.readers.read(followed).await? < open.erasure.row {
+            let (reply, done) = oneshot::channel();
+            self.writer.send(Request::CatchUp(reply)).await?;
+            // It may not succeed on a full disk.
+            _ = done.await;
+        }
+        Ok(self.readers.read(followed).await? >= open.erasure.row)
+    }
+
+    /// Forgets a tenant's keys of calls whose answers nobody can open any more.
+    async fn erase_answers(&self, session: Session, tenant: TenantId) -> Result<(), StoreError> {
+        let mut behind = Some((i64::MIN, [0; 16]));
+        while let Some(from) = behind {
+            let look = move |conn: &Connection| idempotency::erased(conn, tenant, from, ANSWERS_LOOKED);
+            let (found, next) = self.readers.read(look).await?;
+            behind = next;
+            for some in found.chunks(STEP) {
+                let some = some.to_vec();
+                let remove = move |conn: &Connection| {
+                    let mut each = some.iter().map(|(day, key)| idempotency::remove(conn, *day, tenant, *key));
+                    each.try_for_each(|removed| removed.map(drop)).map_err(failed("forget erased answers"))
+                };
+                self.work(session, STEP, remove).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn clear_gaps(&self, session: Session, open: Open) -> Result<(), StoreError> {
+        let behind = u32::try_from(open.cursor).unwrap_or(u32::MAX);
+        let found = self.readers.read(move |conn| scrub::find(conn, behind)).await?;
+        let run = move |conn: &Connection| {
+            scrub::clear(conn, &found.pages)?;
+            match found.next {
+                Some(next) => Open { cursor: i64::from(next), ..open }.write(conn),
+                None => open.turn(conn),
+            }
+        };
+        self.work(session, scrub::CLEARED, run).await
+    }
+}
+
+/// Announces an erasure, and destroys the key.
+fn begin(
+    conn: &Connection,
+    vault: &Vault,
+    (tenant, subject): (TenantId, Option<&Digest>),
+    at: Timestamp,
+    entries: &mut Entries,
+) -> Result<Open, StoreError> {
+    let doing = failed("begin an erasure");
+    let hidden = hidden(vault, tenant, subject);
+    let mark = match subject {
+        Some(subject) => destroy_subject(conn, vault, tenant, subject)?,
+        None => {
+            conn.execute("DELETE FROM data_key WHERE tenant = ?1 AND subject = x''", [key(tenant.0)])
+                .map_err(&doing)?;
+            vault.destroy_tenant(tenant);
+            None
+        }
+    };
+    let whom = subject.map_or(ErasedWhom::Tenant, |_| ErasedWhom::Subject(mark));
+    entries.push(&Entry::Erased { tenant, whom, at });
+    // The one that this commit writes.
+    let row: i64 =
+        conn.query_row("SELECT coalesce(max(number), 0) + 1 FROM journal", [], |row| row.get(0)).map_err(&doing)?;
+    let number: i64 = conn
+        .prepare_cached(
+            "INSERT INTO erasure (tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, 0) RETURNING number",
+        )
+        .and_then(|mut sql| {
+            let kind = u8::from(subject.is_none());
+            let mark = mark.map(|mark| mark.0);
+            sql.query_row((key(tenant.0), kind, hidden, mark, row, at.as_millis()), |row| row.get(0))
+        })
+        .map_err(&doing)?;
+    let erasure = Erasure {
+        number: number.unsigned_abs(),
+        tenant,
+        is_tenant: subject.is_none(),
+        row: row.unsigned_abs(),
+        at,
+        messages: 0,
+        deliveries: 0,
+        done: None,
+    };
+    Ok(Open { erasure, hidden, mark, phase: Phase::Announced, cursor: 0, left: 0 })
+}
+
+/// Destroys a subject's key, if it is on the disk; says by which mark the journal knew it.
+fn destroy_subject(
+    conn: &Connection,
+    vault: &Vault,
+    tenant: TenantId,
+    subject: &Digest,
+) -> Result<Option<Hidden>, StoreError> {
+    let doing = failed("destroy a subject's key");
+    let id: Option<u32> = conn
+        .prepare_cached("SELECT id FROM data_key WHERE tenant = ?1 AND subject = ?2")
+        .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| row.get(0)).optional())
+        .map_err(&doing)?;
+    let Some(id) = id.map(KeyId) else { return Ok(None) };
+    let mark = vault.by_id(conn, id)?.map(|sealing| sealed::subject_mark(&sealing));
+    conn.prepare_cached("DELETE FROM data_key WHERE id = ?1")
+        .and_then(|mut sql| sql.execute([id.0]))
+        .map_err(&doing)?;
+    vault.destroy_subject(tenant, subject, id);
+    Ok(mark)
+}
+
+/// Who was erased, as the list beside the data has it.
+fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
+    match subject {
+        Some(subject) => vault.erasures().hash("subject", tenant.raw(), subject),
+        None => vault.erasures().hash("tenant", tenant.raw(), &[]),
+    }
+}
+
+/// Nothing is left.
+fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) -> Result<(), StoreError> {
+    let Some(open) = one(conn, number)?.filter(|open| open.phase == Phase::Log) else { return Ok(()) };
+    let Erasure { row, messages, deliveries, .. } = open.erasure;
+    entries.push(&Entry::ErasureDone { announced: row, messages, deliveries, at: now });
+    let erasure = Erasure { done: Some(now), ..open.erasure };
+    Open { erasure, phase: Phase::Done, ..open }.write(conn)
+}
+
+impl Open {
+    /// Goes on with the next phase, from its beginning.
+    fn turn(self, conn: &Connection) -> Result<(), StoreError> {
+        Self { phase: self.phase.next(self.erasure.is_tenant), cursor: 0, left: 0, ..self }.write(conn)
+    }
+
+    fn write(self, conn: &Connection) -> Result<(), StoreError> {
+        let Erasure { number, messages, deliveries, done, .. } = self.erasure;
+        let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
+        conn.prepare_cached(
+            "UPDATE erasure SET phase = ?2, cursor = ?3, left_over = ?4, messages = ?5, deliveries = ?6, done_ms = ?7
+             WHERE number = ?1",
+        )
+        .and_then(|mut sql| {
+            sql.execute((
+                number.cast_signed(),
+                i64::try_from(phase).unwrap_or(0),
+                self.cursor,
+                self.left,
+                messages.cast_signed(),
+                deliveries.cast_signed(),
+                done.map(Timestamp::as_millis),
+            ))
+        })
+        .map(drop)
+        .map_err(failed("go on with an erasure"))
+    }
+}
+
+const COLUMNS: &str =
+    "number, tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries, done_ms";
+
+fn one(conn: &Connection, number: u64) -> Result<Option<Open>, StoreError> {
+    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM erasure WHERE number = ?1"))
+        .and_then(|mut sql| sql.query_row([number.cast_signed()], |row| Ok(stored(row))).optional())
+        .map_err(failed("read an erasure"))?
+        .transpose()
+}
+
+fn unfinished(conn: &Connection, limit: u32) -> Result<Vec<Erasure>, StoreError> {
+    let doing = failed("read erasures");
+    let mut sql = conn
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM erasure WHERE done_ms IS NULL ORDER BY number LIMIT ?1"))
+        .map_err(&doing)?;
+    let mut rows = sql.query([limit]).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        found.push(stored(row)?.erasure);
+    }
+    Ok(found)
+}
+
+fn stored(row: &Row<'_>) -> Result<Open, StoreError> {
+    let number = |index| -> Result<u64, StoreError> { Ok(get::<i64>(row, index)?.unsigned_abs()) };
+    let phase = usize::try_from(get::<i64>(row, 7)?).ok().and_then(|phase| Phase::ALL.get(phase).copied());
+    Ok(Open {
+        erasure: Erasure {
+            number: number(0)?,
+            tenant: TenantId(stored_key(get(row, 1)?)?),
+            is_tenant: get(row, 2)?,
+            row: number(5)?,
+            at: Timestamp::from_millis(get(row, 6)?),
+            messages: number(10)?,
+            deliveries: number(11)?,
+            done: get::<Option<i64>>(row, 12)?.map(Timestamp::from_millis),
+        },
+        hidden: get(row, 3)?,
+        mark: get::<Option<[u8; 16]>>(row, 4)?.map(Hidden),
+        phase: phase.ok_or_else(|| vault::damaged("the phase of an erasure"))?,
+        cursor: get(row, 8)?,
+        left: get(row, 9)?,
+    })
+}
+
+/// When a message was erased that is still there; `None` when it was not.
+fn erased_at(conn: &Connection, message: MessageId) -> Result<Option<Timestamp>, StoreError> {
+    let doing = failed("look whether a message was erased");
+    let found: Option<(i64, Vec<u8>)> = conn
+        .prepare_cached(
+            "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1",
+        )
+        .and_then(|mut sql| sql.query_row([key(message.0)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+        .map_err(&doing)?;
+    let Some((tenant, head)) = found else { return Ok(None) };
+    if vault::is_on_disk(conn, sealed::key_of(&head)?).map_err(&doing)? {
+        return Ok(None);
+    }
+    let at: Option<i64> = conn
+        .prepare_cached("SELECT max(at_ms) FROM erasure WHERE done_ms IS NULL AND tenant = ?1")
+        .and_then(|mut sql| sql.query_row([tenant], |row| row.get(0)))
+        .map_err(&doing)?;
+    Ok(Some(Timestamp::from_millis(at.unwrap_or(0))))
+}
+
+/// How a pending delivery has ended whose message was erased, before its row is gone.
+pub(super) fn end_of(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
+    let is_any = conn
+        .prepare_cached("SELECT 1 FROM erasure WHERE done_ms IS NULL LIMIT 1")
+        .and_then(|mut sql| sql.exists([]))
+        .map_err(failed("look for erasures"))?;
+    if !is_any {
+        return Ok(None);
+    }
+    Ok(erased_at(conn, delivery.message)?.map(|at| State::Cancelled { at, cause: Cause::Erased }))
+}

@@ -1,0 +1,122 @@
+//! Erasures that are applied again, to a copy of the data that is older than they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::id::TenantId;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
+use rusqlite::Connection;
+
+use super::{Open, begin, hidden};
+use crate::journal::Entries;
+use crate::row::Session;
+use crate::sqlite::column::{get, stored_key};
+use crate::sqlite::erasures_file::Line;
+use crate::sqlite::vault::{self, Vault};
+use crate::sqlite::{Sqlite, failed};
+use crate::{Erasures, StoreError};
+
+/// How long somebody else's read may be in the way of the end of an erasure; the next start goes on.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What became of a list of erasures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErasedAgain {
+    /// Applied: their keys and rows are gone.
+    pub applied: u64,
+    /// There was nothing of them, or the data had that erasure already.
+    pub known: u64,
+    /// Another store's, cut off or altered.
+    pub refused: u64,
+}
+
+impl Sqlite {
+    /// Applies a list of erasures to a store that nobody serves, and does all that follows from them.
+    pub async fn erase_again(&self, session: Session, list: &str, at: Timestamp) -> Result<ErasedAgain, StoreError> {
+        let mut again = ErasedAgain::default();
+        for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
+            let line = Line::parse(text, self.shared.vault.erasures()).filter(|line| line.store == self.own.store_id);
+            let Some(line) = line else {
+                again.refused += 1;
+                continue;
+            };
+            let vault = Arc::clone(&self.shared.vault);
+            let run = move |conn: &Connection, entries: &mut Entries| apply(conn, &vault, &line, at, entries);
+            match self.noted_work(session, 1, run).await? {
+                Some(open) => {
+                    self.list(&open).await?;
+                    again.applied += 1;
+                }
+                None => again.known += 1,
+            }
+        }
+        self.finish_erasures(session, at).await?;
+        Ok(again)
+    }
+
+    /// Goes through with all erasures that are not done.
+    async fn finish_erasures(&self, session: Session, at: Timestamp) -> Result<(), StoreError> {
+        let mut waited = Duration::ZERO;
+        while let Some(next) = self.unfinished_erasures(1).await?.first() {
+            let step = self.erase_step(session, next.number, at, Vec::new()).await?;
+            if step.is_some_and(|step| step.waits) {
+                if waited >= WAIT_MAX {
+                    tracing::warn!(
+                        "an erasure could not be finished, since somebody reads the file; the next start goes on"
+                    );
+                    return Ok(());
+                }
+                waited += WAIT;
+                tokio::time::sleep(WAIT).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Applies one, unless the data have it.
+fn apply(
+    conn: &Connection,
+    vault: &Vault,
+    line: &Line,
+    at: Timestamp,
+    entries: &mut Entries,
+) -> Result<Option<Open>, StoreError> {
+    if is_known(conn, line)? {
+        return Ok(None);
+    }
+    let Some((tenant, subject)) = whom(conn, vault, &line.hidden)? else { return Ok(None) };
+    begin(conn, vault, (tenant, subject.as_ref()), at, entries).map(Some)
+}
+
+/// Whether the data have been through this erasure: they say so, or they have forgotten what was at that time.
+fn is_known(conn: &Connection, line: &Line) -> Result<bool, StoreError> {
+    conn.prepare_cached(
+        "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
+         UNION ALL
+         SELECT 1 FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT 1) WHERE number > 1 AND at_ms > ?2",
+    )
+    .and_then(|mut sql| sql.exists((line.hidden, line.at.as_millis())))
+    .map_err(failed("look whether an erasure is known"))
+}
+
+/// Whose keyed hash this is, among those who have a key.
+fn whom(conn: &Connection, vault: &Vault, wanted: &Digest) -> Result<Option<(TenantId, Option<Digest>)>, StoreError> {
+    let doing = failed("look for whom an erasure is of");
+    let mut sql = conn.prepare_cached("SELECT tenant, subject FROM data_key WHERE tenant >= 0").map_err(&doing)?;
+    let mut rows = sql.query([]).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let tenant = TenantId(stored_key(get(row, 0)?)?);
+        let subject: Vec<u8> = get(row, 1)?;
+        let subject: Option<Digest> = match subject.len() {
+            0 => None,
+            _ => Some(subject.try_into().map_err(|_| vault::damaged("whose key it is"))?),
+        };
+        if hidden(vault, tenant, subject.as_ref()) == *wanted {
+            return Ok(Some((tenant, subject)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,169 @@
+//! What page splits left behind. When SQLite spreads the rows of a page over others, the page keeps what it had
+//! between its list of rows and the first of them; `secure_delete` does not reach it. A row that is erased later
+//! may have a copy of its ciphertext in such a gap.
+//!
+//! A scrub goes through the pages of the file and turns those gaps into zeros, page by page, through SQLite's own
+//! cache. Invariant: nothing but bytes that SQLite does not use is changed.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::failed;
+use crate::StoreError;
+
+/// Pages that one look goes through: some 32 MiB.
+pub(super) const LOOKED: u32 = 4_096;
+/// Pages that one commit changes at most: 2 MiB.
+pub(super) const CLEARED: usize = 256;
+
+/// What a look has found.
+pub(super) struct Found {
+    /// Pages with something in their gap.
+    pub(super) pages: Vec<u32>,
+    /// Where to look on; `None` at the end of the file.
+    pub(super) next: Option<u32>,
+}
+
+/// Looks for gaps with something in them, from behind a page.
+pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> {
+    let doing = failed("look for what page splits left");
+    let count: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(&doing)?;
+    let mut sql = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
+    let mut pages = Vec::new();
+    let last = behind.saturating_add(LOOKED).min(count);
+    for page in behind.saturating_add(1)..=last {
+        if pages.len() == CLEARED {
+            return Ok(Found { pages, next: Some(page - 1) });
+        }
+        let mut rows = sql.query([page]).map_err(&doing)?;
+        let Some(row) = rows.next().map_err(&doing)? else { continue };
+        let data = row.get_ref(0).and_then(|data| Ok(data.as_blob()?)).map_err(&doing)?;
+        if gap(page, data).is_some_and(|gap| data[gap].iter().any(|byte| *byte != 0)) {
+            pages.push(page);
+        }
+    }
+    Ok(Found { pages, next: (last < count).then_some(last) })
+}
+
+/// Clears the gaps of these pages, as they are now.
+pub(super) fn clear(conn: &Connection, pages: &[u32]) -> Result<(), StoreError> {
+    let doing = failed("clear what page splits left");
+    let mut read = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
+    let mut write = conn.prepare_cached("UPDATE sqlite_dbpage SET data = ?2 WHERE pgno = ?1").map_err(&doing)?;
+    for page in pages {
+        let data: Option<Vec<u8>> = read.query_row([page], |row| row.get(0)).optional().map_err(&doing)?;
+        let Some(mut data) = data else { continue };
+        let Some(gap) = gap(*page, &data).filter(|gap| data[gap.clone()].iter().any(|byte| *byte != 0)) else {
+            continue;
+        };
+        data[gap].fill(0);
+        write.execute((page, data)).map_err(&doing)?;
+    }
+    Ok(())
+}
+
+/// Of a page of a b-tree, what lies between the list of its cells and the first of them; `None` for any other
+/// page, and for one that says something impossible.
+fn gap(page: u32, data: &[u8]) -> Option<std::ops::Range<usize>> {
+    if is_map(page, data.len()) {
+        return None;
+    }
+    // The file's own header comes first.
+    let head = if page == 1 { 100 } else { 0 };
+    // A page that is no b-tree's begins with the number of another page, whose first byte would be one of these
+    // in a file of 256 GiB.
+    let pointers = match data.get(head)? {
+        2 | 5 => 12,
+        10 | 13 => 8,
+        _ => return None,
+    };
+    let number = |at: usize| Some(usize::from(u16::from_be_bytes([*data.get(at)?, *data.get(at + 1)?])));
+    let from = head + pointers + 2 * number(head + 3)?;
+    let to = match number(head + 5)? {
+        0 => 65_536,
+        first => first,
+    };
+    (from <= to && to <= data.len()).then_some(from..to)
+}
+
+/// Whether a page says where others are used: one after each run of as many as it has room for, from the second on.
+fn is_map(page: u32, size: usize) -> bool {
+    // Where SQLite locks the file there is no page; the map moves on by one.
+    let locked = u32::try_from((1 << 30) / size + 1).unwrap_or(u32::MAX);
+    let every = u32::try_from(size / 5 + 1).unwrap_or(u32::MAX);
+    if page < 2 {
+        return false;
+    }
+    let map = (page - 2) / every * every + 2;
+    page == map || (map == locked && page == map + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file like ours, its pages filled and split again and again; some rows are deleted at the end.
+    fn filled() -> (tempfile::TempDir, Connection) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let conn = Connection::open(folder.path().join("some.db")).expect("a file");
+        conn.execute_batch(
+            "PRAGMA page_size = 8192; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
+             PRAGMA secure_delete = ON;
+             CREATE TABLE some (id INTEGER PRIMARY KEY, text TEXT);
+             CREATE TABLE keyed (key TEXT PRIMARY KEY, id INTEGER) WITHOUT ROWID;",
+        )
+        .expect("a fresh file");
+        conn.execute_batch("BEGIN").expect("one transaction is quick");
+        for n in 0_i64..1_000 {
+            // Not in order, so that pages split in the middle.
+            let id = n * 7_919 % 1_009;
+            let text = format!("canary {id:05} {}", "x".repeat(usize::try_from(id % 900).unwrap_or(0)));
+            conn.execute("INSERT INTO some VALUES (?1, ?2)", (id, &text)).expect("it is put");
+            conn.execute("INSERT INTO keyed VALUES (?1, ?2)", (format!("{:05} {text}", n * 31 % 1_000), id))
+                .expect("put");
+        }
+        conn.execute_batch("DELETE FROM some WHERE id % 3 = 0; DELETE FROM keyed WHERE id % 3 = 0; COMMIT")
+            .expect("some go");
+        (folder, conn)
+    }
+
+    fn scrub(conn: &Connection) -> usize {
+        let (mut behind, mut cleared) = (Some(0), 0);
+        while let Some(from) = behind {
+            let found = find(conn, from).expect("it reads");
+            clear(conn, &found.pages).expect("it writes");
+            cleared += found.pages.len();
+            behind = found.next;
+        }
+        cleared
+    }
+
+    /// How many of the deleted rows stand in the file.
+    fn left(folder: &tempfile::TempDir, conn: &Connection) -> usize {
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("the log is emptied");
+        let bytes = std::fs::read(folder.path().join("some.db")).expect("the file");
+        let text = String::from_utf8_lossy(&bytes);
+        (0..1_009).filter(|id| id % 3 == 0).filter(|id| text.contains(&format!("canary {id:05}"))).count()
+    }
+
+    #[test]
+    fn what_splits_left_of_deleted_rows_is_gone_and_the_rest_is_whole() {
+        let (folder, conn) = filled();
+        let sums = "SELECT (SELECT sum(id) + sum(length(text)) FROM some), (SELECT sum(id) + count(*) FROM keyed)";
+        let read = || conn.query_row(sums, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+        let before = read().expect("it reads");
+        assert!(left(&folder, &conn) > 0, "secure_delete alone leaves some: otherwise this can go");
+        assert!(scrub(&conn) > 0);
+        assert_eq!(left(&folder, &conn), 0);
+        assert_eq!(read().expect("it reads"), before);
+        let sound: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("it is checked");
+        assert_eq!(sound, "ok");
+        assert_eq!(scrub(&conn), 0, "nothing is left to do");
+    }
+
+    #[test]
+    fn maps_of_pages_are_where_sqlite_has_them() {
+        assert!(is_map(2, 8_192) && !is_map(1, 8_192) && !is_map(3, 8_192));
+        let every = 8_192 / 5 + 1;
+        assert!(is_map(2 + every, 8_192) && !is_map(1 + every, 8_192));
+    }
+}

@@ -1,0 +1,190 @@
+//! Erasures that a crash interrupts, and older copies of the data that must not bring anybody back.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::sqlite::{ErasedAgain, Sqlite};
+use posthaste_store::{
+    Acceptance, Accepted, Archive, Checkpoints, Erase, Erasures, Message, Outbox, Session, StoreError, Whom,
+};
+use tempfile::TempDir;
+
+use super::new_folder;
+
+const TENANT: TenantId = TenantId::from_raw(7);
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+fn later(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(NOW.as_millis() + seconds * 1_000)
+}
+
+async fn open(folder: &Path) -> (Sqlite, Session) {
+    let store = Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens");
+    let session = store.open().await.expect("a session begins").session;
+    (store, session)
+}
+
+async fn accept(store: &Sqlite, session: Session, number: u64, subject: &str) -> MessageId {
+    let id = MessageId(Key::new(session.writer, number));
+    let message = Message { subject: Some(subject.to_owned()), ..Message::new(id, TENANT, NOW, "a body") };
+    let told = store.accept(session, vec![Accepted::new(message, Vec::new())]).await.expect("it accepts");
+    assert_eq!(told, [Acceptance::Fresh]);
+    id
+}
+
+async fn erase(store: &Sqlite, session: Session, whom: Whom, at: Timestamp) -> u64 {
+    store.erase(session, Erase { tenant: TENANT, whom, at }).await.expect("it erases").number
+}
+
+async fn finish(store: &Sqlite, session: Session, number: u64) {
+    loop {
+        let step = store.erase_step(session, number, later(9), Vec::new()).await.expect("a step");
+        if step.is_none_or(|step| step.erasure.done.is_some()) {
+            return;
+        }
+    }
+}
+
+fn subject(name: &str) -> Whom {
+    Whom::Subject(name.to_owned())
+}
+
+/// The files of a folder that nobody has open.
+fn copied(from: &Path) -> TempDir {
+    let copy = new_folder();
+    for file in fs::read_dir(from).expect("a folder") {
+        let file = file.expect("a file");
+        if !["lock", "reserve"].contains(&file.file_name().to_string_lossy().as_ref()) {
+            fs::copy(file.path(), copy.path().join(file.file_name())).expect("it is copied");
+        }
+    }
+    copy
+}
+
+fn list(folder: &Path) -> String {
+    fs::read_to_string(folder.join("erasures")).expect("the list is there")
+}
+
+#[tokio::test]
+async fn an_erasure_goes_on_after_a_restart_at_every_step_and_the_audit_is_clean_all_the_time() {
+    for whom in [subject("ann"), Whom::Tenant] {
+        let folder = new_folder();
+        let (store, session) = open(folder.path()).await;
+        let gone = accept(&store, session, 1, "ann").await;
+        accept(&store, session, 2, "bob").await;
+        store.sign(session, 1, NOW).await.expect("it signs");
+        let number = erase(&store, session, whom, later(1)).await;
+        store.close().await;
+        for step in 0.. {
+            assert!(step < 100, "it does not end");
+            let report = verify(folder.path(), &Trust::nobody(later(9)), |_| {}).expect("the folder is read").report;
+            assert_eq!(report.findings, [], "step {step}");
+            let (store, session) = open(folder.path()).await;
+            assert!(store.message(gone).await.expect("it reads").is_none(), "step {step}");
+            let stepped = store.erase_step(session, number, later(9), Vec::new()).await.expect("a step");
+            let is_done = stepped.expect("it is known").erasure.done.is_some();
+            store.close().await;
+            if is_done {
+                break;
+            }
+        }
+        assert_eq!(list(folder.path()).lines().count(), 1, "listed once, whatever happened");
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_forgets_again_whom_the_list_names_and_nobody_else() {
+    let folder = new_folder();
+    let (store, session) = open(folder.path()).await;
+    let ann = accept(&store, session, 1, "ann").await;
+    let bob = accept(&store, session, 2, "bob").await;
+    let number = erase(&store, session, subject("cid"), later(1)).await;
+    finish(&store, session, number).await;
+    store.close().await;
+    let older = copied(folder.path());
+    let (store, session) = open(folder.path()).await;
+    erase(&store, session, subject("ann"), later(2)).await;
+    let new = accept(&store, session, 3, "ann").await;
+    store.close().await;
+    let list = list(folder.path());
+
+    let (restored, session) = open(older.path()).await;
+    assert!(restored.message(ann).await.expect("it reads").is_some(), "an older copy has it");
+    let forged = format!("# a comment\n{list}posthaste erasure 1 00 1 1 00 00\n{}", &list[..30]);
+    let again = restored.erase_again(session, &forged, later(3)).await.expect("it is applied");
+    assert_eq!(again, ErasedAgain { applied: 1, known: 1, refused: 2 });
+    assert!(restored.message(ann).await.expect("it reads").is_none());
+    assert!(restored.message(bob).await.expect("it reads").is_some());
+    assert_eq!(restored.unfinished_erasures(9).await.expect("it reads"), []);
+    let once_more = restored.erase_again(session, &list, later(4)).await.expect("it is applied");
+    assert_eq!(once_more, ErasedAgain { applied: 0, known: 2, refused: 0 });
+    restored.close().await;
+    let report = verify(older.path(), &Trust::nobody(later(9)), |_| {}).expect("the folder is read").report;
+    assert_eq!(report.findings, []);
+
+    let newer = copied(folder.path());
+    let (restored, session) = open(newer.path()).await;
+    let again = restored.erase_again(session, &list, later(3)).await.expect("it is applied");
+    assert_eq!(again, ErasedAgain { applied: 0, known: 2, refused: 0 });
+    assert!(restored.message(new).await.expect("it reads").is_some(), "what came after the erasure stays");
+    restored.close().await;
+}
+
+#[tokio::test]
+async fn whatever_is_accepted_while_a_subject_is_erased_is_either_gone_or_new() {
+    let folder = new_folder();
+    let (store, session) = open(folder.path()).await;
+    let store = Arc::new(store);
+    let accepts = async {
+        let mut accepted = Vec::new();
+        for number in 1..=200 {
+            accepted.push(accept(&store, session, number, "ann").await);
+        }
+        accepted
+    };
+    let erases = async {
+        let mut last = 0;
+        for _ in 0..5 {
+            last = erase(&store, session, subject("ann"), NOW).await;
+            tokio::task::yield_now().await;
+        }
+        last
+    };
+    let (accepted, _) = tokio::join!(accepts, erases);
+    let new = accept(&store, session, 500, "ann").await;
+    for unfinished in store.unfinished_erasures(9).await.expect("it reads") {
+        finish(&store, session, unfinished.number).await;
+    }
+    // What can be read is found by its subject, and what cannot is nowhere.
+    let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file opens");
+    let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
+    let mut readable = 1;
+    for id in accepted {
+        readable += i64::from(store.message(id).await.expect("it reads").is_some());
+    }
+    assert!(store.message(new).await.expect("it reads").is_some());
+    assert_eq!(count("SELECT count(*) FROM message"), readable);
+    store.catch_up().await.expect("it follows");
+    assert_eq!(count("SELECT count(*) FROM name"), readable);
+    assert_eq!(count("SELECT count(*) FROM data_key WHERE tenant = 7"), 2, "the tenant's and one for what is new");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn an_erasure_that_cannot_be_listed_is_not_answered_and_goes_on_once_it_can() {
+    let folder = new_folder();
+    let (store, session) = open(folder.path()).await;
+    let ann = accept(&store, session, 1, "ann").await;
+    fs::create_dir(folder.path().join("erasures")).expect("something is in the way");
+    let refused = store.erase(session, Erase { tenant: TENANT, whom: subject("ann"), at: NOW }).await;
+    assert!(matches!(refused, Err(StoreError::Folder { .. })), "{refused:?}");
+    assert!(store.message(ann).await.expect("it reads").is_none(), "the key is gone all the same");
+    fs::remove_dir(folder.path().join("erasures")).expect("nothing is in the way");
+    finish(&store, session, 1).await;
+    assert_eq!(list(folder.path()).lines().count(), 1);
+    store.close().await;
+}

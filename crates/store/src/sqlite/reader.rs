@@ -96,7 +96,14 @@ impl Readers {
             .enumerate()
             .map(|(place, conn)| {
                 let (queue, looks) = (Arc::clone(&queue), Arc::clone(looks));
-                Joined::spawn("store-reader", move || serve(&conn, &queue, &looks, place))
+                Joined::spawn("store-reader", move || {
+                    serve(&conn, &queue, &looks, place);
+                    drop(conn);
+                    // The last one to leave sees to what is put there by whoever has a place in the queue already.
+                    if let Some(queue) = Arc::into_inner(queue) {
+                        refuse_rest(queue.into_inner().unwrap_or_else(PoisonError::into_inner));
+                    }
+                })
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { jobs, _threads: threads })
@@ -142,9 +149,28 @@ fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>, looks: &Looks, p
     }
 }
 
+/// Drops what nobody will read: their callers are told.
+fn refuse_rest(mut queue: mpsc::Receiver<Job>) {
+    queue.close();
+    while queue.blocking_recv().is_some() {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_asks_while_the_readers_leave_is_told() {
+        let connections = vec![Connection::open_in_memory().expect("memory is there")];
+        let looks = Arc::new(Looks::of(&connections));
+        let readers = Readers::start(connections, &looks).expect("a thread");
+        let place = readers.jobs.reserve().await.expect("a place");
+        readers.jobs.send(Job::Stop).await.expect("a place");
+        readers.jobs.closed().await;
+        let (reply, answer) = oneshot::channel::<()>();
+        place.send(Job::Read(Box::new(move |_| drop(reply))));
+        assert!(answer.await.is_err());
+    }
 
     #[tokio::test]
     async fn a_read_sees_nothing_of_what_is_written_meanwhile() {

@@ -109,8 +109,10 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside,
     drop(answers);
     shared.arrivals.close();
     drop(waiting);
-    // It may be waiting for an answer that nobody will give.
-    drop(queue);
+    // The follower may be waiting for an answer that nobody will give, and so may whoever has a place in the queue
+    // and is about to use it: what is put there once the queue is dropped, nobody would ever take out.
+    queue.close();
+    while queue.blocking_recv().is_some() {}
     // Their connections first: the last one to close tidies the file up, and that must be ours.
     drop(follower);
     drop(log);
@@ -221,4 +223,23 @@ fn fitting(waiting: &[Request]) -> usize {
         full
     });
     full.unwrap_or(waiting.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+
+    #[tokio::test]
+    async fn who_asks_while_the_writer_leaves_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let requests = &store.writer.requests;
+        let place = requests.reserve().await.expect("a place");
+        requests.send(Request::Stop).await.expect("a place");
+        requests.closed().await;
+        let (reply, answer) = oneshot::channel();
+        place.send(Request::Open { start: None, reply });
+        assert!(answer.await.is_err(), "nobody answers, and that is told");
+    }
 }

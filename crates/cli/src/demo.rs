@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 use hyper::{Method, StatusCode};
 use posthaste_crypto::signature::Secret;
 use posthaste_engine::clock::SystemClock;
-use posthaste_server::run::RunError;
+use posthaste_server::api::caller::Door;
+use posthaste_server::run::{Front, RunError};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_testkit::caller::call;
 use posthaste_testkit::receiver::{Behaviour, Receiver};
@@ -112,7 +113,7 @@ async fn serve(
     listener: TcpListener,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
-    served(&store, clock, &config, listener, stop).await
+    served(&store, clock, &config, Front { listener, door: Door::Open, data: None }, stop).await
 }
 
 /// Starts the receivers and tells the server of them.

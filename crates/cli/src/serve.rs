@@ -13,7 +13,8 @@ use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
 use posthaste_engine::master_key;
 use posthaste_engine::target::TargetRules;
-use posthaste_server::run::{RunError, STOP_WITHIN};
+use posthaste_server::api::caller::Door;
+use posthaste_server::run::{Front, RunError, STOP_WITHIN};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// Where to listen [default: 127.0.0.1:8400]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// On this machine alone: no keys, and http and loopback targets are allowed
+    /// On this machine alone: no keys are asked for, and http and loopback targets are allowed
     #[arg(long)]
     dev: bool,
 }
@@ -42,21 +43,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let flags = Flags { config: args.config.clone(), data: args.data.clone(), listen: args.listen.clone() };
     let mut config = Config::load(&flags)?;
-    if !args.dev {
-        bail!(
-            "this version has no API keys yet, so anybody who can reach it could use it; \
-             start it with --dev, which listens on this machine alone and asks for none"
+    let door = if args.dev { Door::Open } else { Door::Locked };
+    if args.dev {
+        ensure!(
+            config.listen.ip().is_loopback(),
+            "--dev asks for no key, so it listens on a loopback address alone; use 127.0.0.1:{} instead of {}",
+            config.listen.port(),
+            config.listen
         );
+        allow_this_machine(&mut config.targets);
     }
-    ensure!(
-        config.listen.ip().is_loopback(),
-        "--dev asks for no key, so it listens on a loopback address alone; use 127.0.0.1:{} instead of {}",
-        config.listen.port(),
-        config.listen
-    );
-    allow_this_machine(&mut config.targets);
     log_to_stderr(config.log.clone());
-    let ended = runtime()?.block_on(serve(config));
+    let ended = runtime()?.block_on(serve(config, door));
     ended.context("the server ended")
 }
 
@@ -90,7 +88,7 @@ pub(crate) fn open(config: &Config) -> Result<Sqlite> {
     Ok(Sqlite::open_asking(&config.data, Bounds::default(), ask)?)
 }
 
-async fn serve(config: Config) -> Result<()> {
+async fn serve(config: Config, door: Door) -> Result<()> {
     let stop = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
         .await
@@ -98,7 +96,8 @@ async fn serve(config: Config) -> Result<()> {
     let address = listener.local_addr()?;
     let store = Arc::new(open(&config)?);
     println!("posthaste: listening on http://{address}, data in {}", config.data.display());
-    let server = served(&store, SystemClock::new(), &config, listener, stop.clone());
+    let front = Front { listener, door, data: Some(config.data.clone()) };
+    let server = served(&store, SystemClock::new(), &config, front, stop.clone());
     let ended = tokio::select! {
         biased;
         ended = server => ended,
@@ -120,7 +119,7 @@ pub(crate) async fn served<C: Clock>(
     store: &Arc<Sqlite>,
     clock: C,
     config: &Config,
-    listener: TcpListener,
+    front: Front,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
     let settings = Settings {
@@ -136,9 +135,10 @@ pub(crate) async fn served<C: Clock>(
         }),
         ids: IdKey::from_bytes(store.id_key()),
         lookup: store.lookups(),
+        api_keys: store.api_keys(),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
     };
-    posthaste_server::run::run(Arc::clone(store), clock, settings, listener, stop).await
+    posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
 }
 
 /// Cancels `stop` at the first signal and goes on waiting: the server ends in its own time, and a

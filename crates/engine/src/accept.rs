@@ -49,18 +49,18 @@ pub struct NewMessage {
     /// What it takes the place of: whatever waits for the same endpoint under the same key.
     pub collapse_key: Option<String>,
     /// The key its producer gave it, if any.
-    pub once: Option<Once>,
+    pub once: Option<Once<Promise>>,
 }
 
-/// What makes a message that is sent again the same message.
+/// What makes a request that is made again the same request.
 #[derive(Clone, Debug)]
-pub struct Once {
-    /// The producer's key.
+pub struct Once<P> {
+    /// The caller's key.
     pub key: String,
     /// SHA-256 of the request as it came: a key stands for one request alone.
     pub digest: Digest,
     /// What the first call is answered, and every later one again.
-    pub answer: fn(&Promise) -> FirstAnswer,
+    pub answer: fn(&P) -> FirstAnswer,
 }
 
 /// What became of a message.
@@ -168,7 +168,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             subject: new.subject,
             compact: None,
         });
-        let idempotency = new.once.map(|once| self.idempotency(new.tenant, &once, &promise));
+        let idempotency = new.once.map(|once| self.known_by(new.tenant, once, &promise, now));
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
         let accepted = Accepted { message, deliveries, idempotency, fan_out: fans_out.then_some(fan_out) };
         match self.store.accept(self.session, vec![accepted]).await?.pop() {
@@ -183,15 +183,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    fn idempotency(&self, tenant: TenantId, once: &Once, promise: &Promise) -> Idempotency {
+    /// What is kept of a request that creates something, to answer it again.
+    #[expect(clippy::needless_pass_by_value, reason = "whatever is made of it, it is made once")]
+    pub(crate) fn known_by<P>(&self, tenant: TenantId, once: Once<P>, made: &P, at: Timestamp) -> Idempotency {
         let hash = self.lookup.hash("idempotency key", tenant.raw(), once.key.as_bytes());
-        Idempotency {
-            tenant,
-            key: KeyHash::of(hash),
-            digest: once.digest,
-            answer: (once.answer)(promise),
-            at: promise.accepted_at,
-        }
+        Idempotency { tenant, key: KeyHash::of(hash), digest: once.digest, answer: (once.answer)(made), at }
     }
 
     async fn recipients(&self, new: &NewMessage) -> Result<Recipients, NotAccepted> {

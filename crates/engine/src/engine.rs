@@ -12,13 +12,18 @@ use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, 
 use posthaste_core::time::Timestamp;
 use posthaste_core::{Roll, pattern};
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_store::{
+    Acceptance, Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError,
+};
 use posthaste_store::{Job, JobState, NewReplay, ReplayWhat, Retention};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::Once;
+use crate::access::Access;
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
 use crate::destination::{Destination, Destinations};
@@ -29,6 +34,7 @@ use crate::jobs::JobRunner;
 use crate::mint::Mint;
 use crate::signer::Signer;
 use crate::target::{Refusal, Target};
+use crate::tenants::{self, Made, Tenants};
 use crate::upkeep::Upkeep;
 use crate::webhooks::Webhooks;
 
@@ -50,6 +56,8 @@ pub struct Settings {
     pub ids: IdKey,
     /// The key names are hashed with that are only looked up.
     pub lookup: LookupKey,
+    /// What API keys are hashed with.
+    pub api_keys: ApiKeyHasher,
     /// What jitter is rolled from.
     pub seed: u64,
 }
@@ -63,6 +71,8 @@ pub struct Engine<S, C> {
     pub(crate) handle: Handle,
     pub(crate) clock: C,
     pub(crate) lookup: LookupKey,
+    pub(crate) tenants: Tenants,
+    pub(crate) access: Access,
     ids: Arc<IdKey>,
     mint: Mint,
     new_job: Arc<Notify>,
@@ -92,6 +102,15 @@ pub struct NewEndpoint {
     pub max_in_flight: u16,
 }
 
+/// An endpoint that was made.
+#[derive(Clone, Debug)]
+pub struct MadeEndpoint {
+    /// The endpoint, with the secret it signs with.
+    pub endpoint: Endpoint,
+    /// The id the world knows it by.
+    pub public_id: String,
+}
+
 /// Why an endpoint was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMade {
@@ -107,6 +126,9 @@ pub enum NotMade {
     /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
+    /// Its key stands for another request.
+    #[error("this key was used for another request within the last 24 hours; use a new one")]
+    KeyReused,
     /// The store could not take it.
     #[error("the endpoint could not be made durable")]
     Store(#[from] StoreError),
@@ -121,6 +143,22 @@ pub enum NotDone {
     /// The store did not answer.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
+}
+
+/// Whose things somebody may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// Everybody's.
+    All,
+    /// This tenant's.
+    Tenant(TenantId),
+}
+
+impl Sees {
+    /// Whether this tenant's are among them.
+    pub fn sees(self, tenant: TenantId) -> bool {
+        self == Self::All || self == Self::Tenant(tenant)
+    }
 }
 
 /// A delivery as the API shows it.
@@ -182,7 +220,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
             clock: clock.clone(),
             wakes: Arc::clone(&erasures),
         };
-        let engine = Self { store, session, destinations, handle, clock, lookup, ids, mint, new_job, erasures };
+        let (tenants, access) = (Tenants::default(), Access::new(settings.api_keys));
+        let terms = (Arc::clone(&store), handle.clone());
+        let engine =
+            Self { store, session, destinations, handle, clock, lookup, tenants, access, ids, mint, new_job, erasures };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.
             let loop_ended = stop.child_token();
@@ -191,8 +232,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 loop_ended.cancel();
                 ended
             };
-            let (ended, (), (), (), ()) = tokio::join!(
+            let terms = async {
+                if let Err(error) = tenants::tell_of_all(&*terms.0, &terms.1).await {
+                    tracing::warn!(%error, "cannot read what was agreed with tenants; they are equals until changed");
+                }
+            };
+            let (ended, (), (), (), (), ()) = tokio::join!(
                 dispatch,
+                terms,
                 jobs.run(loop_ended.clone()),
                 upkeep.run(loop_ended.clone()),
                 eraser.run(loop_ended.clone()),
@@ -229,7 +276,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Makes an endpoint; the secret it signs with is in the answer.
-    pub async fn make_endpoint(&self, new: NewEndpoint) -> Result<Endpoint, NotMade> {
+    pub async fn make_endpoint(
+        &self,
+        new: NewEndpoint,
+        once: Option<Once<MadeEndpoint>>,
+    ) -> Result<Made<MadeEndpoint>, NotMade> {
         Target::parse(&new.url, self.destinations.rules())?;
         for event_type in &new.event_types {
             pattern::Pattern::parse(event_type)?;
@@ -253,13 +304,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
             max_in_flight: new.max_in_flight,
             status: EndpointStatus::Active,
         };
-        _ = self.store.put_endpoint(self.session, endpoint.clone(), None).await?;
-        Ok(endpoint)
+        let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
+        let once = once.map(|once| self.known_by(new.tenant, once, &made, made.endpoint.at));
+        match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
+            Acceptance::Fresh => Ok(Made::Now(made)),
+            Acceptance::Replayed(answer) => Ok(Made::Before(answer)),
+            Acceptance::KeyReused => Err(NotMade::KeyReused),
+        }
     }
 
     /// An endpoint of a tenant.
-    pub async fn endpoint(&self, tenant: TenantId, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        Ok(self.destinations.load(id).await?.filter(|known| known.endpoint.tenant == tenant))
+    pub async fn endpoint(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+        Ok(self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant)))
     }
 
     /// A tenant's endpoints: the first 10,000 by id.
@@ -277,13 +333,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A job of a tenant.
-    pub async fn job(&self, tenant: TenantId, id: JobId) -> Result<Option<Job>, StoreError> {
-        Ok(self.store.job(id).await?.filter(|job| job.tenant == tenant))
+    pub async fn job(&self, whose: Sees, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(self.store.job(id).await?.filter(|job| whose.sees(job.tenant)))
     }
 
     /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
-    pub async fn change_job(&self, tenant: TenantId, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        if self.job(tenant, id).await?.is_none() {
+    pub async fn change_job(&self, whose: Sees, id: JobId, next: JobState) -> Result<bool, StoreError> {
+        if self.job(whose, id).await?.is_none() {
             return Ok(false);
         }
         let changed = self.store.change_job(self.session, id, next).await?;
@@ -296,17 +352,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A delivery of a tenant: where it is, every attempt, and why it waits.
-    pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Option<View>, NotDone> {
+    pub async fn delivery(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
-        if self.endpoint(tenant, shown.delivery.lane.endpoint()).await?.is_none() {
+        if self.endpoint(whose, shown.delivery.lane.endpoint()).await?.is_none() {
             return Ok(None);
         }
         Ok(Some(self.view(shown).await?))
     }
 
     /// A message of a tenant and where its deliveries are, by id: the first 1,000.
-    pub async fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
-        let Some(message) = self.store.message(id).await?.filter(|message| message.tenant == tenant) else {
+    pub async fn message(&self, whose: Sees, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
+        let Some(message) = self.store.message(id).await?.filter(|message| whose.sees(message.tenant)) else {
             return Ok(None);
         };
         let mut views = Vec::new();
@@ -332,9 +388,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Ends every delivery of a message that is not in flight: how many were ended, and how many
     /// may still arrive. `None` when the tenant has no such message.
-    pub async fn cancel(&self, tenant: TenantId, id: MessageId) -> Result<Option<(u64, u64)>, NotDone> {
+    pub async fn cancel(&self, whose: Sees, id: MessageId) -> Result<Option<(u64, u64)>, NotDone> {
         let message = self.store.message(id).await?;
-        if message.is_none_or(|message| message.tenant != tenant) {
+        if message.is_none_or(|message| !whose.sees(message.tenant)) {
             return Ok(None);
         }
         match self.handle.ask(Command::Cancel(id)).await? {

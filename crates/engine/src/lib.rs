@@ -5,6 +5,7 @@
 //! through [`connector`], the only way out of the process.
 
 pub mod accept;
+pub mod access;
 pub mod clock;
 pub mod connector;
 pub mod destination;
@@ -15,8 +16,10 @@ mod eraser;
 mod jobs;
 pub mod master_key;
 mod mint;
+pub mod operator_key;
 mod signer;
 pub mod target;
+pub mod tenants;
 mod upkeep;
 pub mod webhooks;
 pub mod zone;

@@ -1,13 +1,17 @@
 //! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
 
+pub mod caller;
 pub mod deliveries;
 pub mod endpoints;
 pub mod health;
 mod idempotency;
+pub mod keys;
+mod list;
 pub mod messages;
 mod origin;
 pub mod policies;
 pub mod switch;
+pub mod tenants;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,14 +20,14 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::EndpointId;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Engine;
@@ -31,6 +35,7 @@ use posthaste_store::Store;
 use serde::Serialize;
 
 use crate::problem::{Code, Problem};
+use caller::Door;
 use posthaste_core::policy::nearest;
 
 /// What a handler answers.
@@ -43,25 +48,24 @@ pub const BODY_BYTES_MAX: usize = 2_000_000;
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
 /// What the handlers need.
 #[derive(Debug)]
 pub struct Api<S, C> {
     /// The engine's verbs.
     pub engine: Engine<S, C>,
-    tenant: TenantId,
+    door: Door,
     ready: AtomicBool,
     request_prefix: u32,
     requests: AtomicU64,
 }
 
 impl<S: Store, C: Clock> Api<S, C> {
-    /// An API over this engine, whose requests are all `tenant`'s.
-    pub fn new(engine: Engine<S, C>, tenant: TenantId) -> Self {
+    /// An API over this engine.
+    pub fn new(engine: Engine<S, C>, door: Door) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
         let (ready, requests) = (AtomicBool::new(true), AtomicU64::new(0));
-        Self { engine, tenant, ready, request_prefix, requests }
+        Self { engine, door, ready, request_prefix, requests }
     }
 
     /// Tells `/readyz` that the server is going down.
@@ -82,31 +86,66 @@ impl<S: Store, C: Clock> Api<S, C> {
     }
 }
 
-/// Every route but the health checks' own listener.
-pub fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
-    Router::new()
-        .route("/v1/messages", only("POST", post(messages::send)))
-        .route("/v1/messages/{id}", only("GET", get(messages::show)))
-        .route("/v1/messages/{id}/cancel", only("POST", post(messages::cancel)))
-        .route("/v1/deliveries/{id}", only("GET", get(deliveries::show)))
-        .route("/v1/endpoints", only("GET, POST", get(endpoints::list).post(endpoints::make)))
-        .route("/v1/endpoints/{id}", only("GET", get(endpoints::show)))
-        .route("/v1/endpoints/{id}/pause", only("POST", post(endpoints::pause)))
-        .route("/v1/endpoints/{id}/enable", only("POST", post(endpoints::enable)))
-        .route("/v1/policies", only("GET", get(policies::list)))
-        .route("/v1/policies/preview", only("POST", post(policies::preview)))
-        .route("/v1/pause", only("POST", post(switch::pause)))
-        .route("/v1/resume", only("POST", post(switch::resume)))
-        .route("/healthz", only("GET", get(health::alive)))
-        .route("/readyz", only("GET", get(health::ready)))
-        .fallback(async |uri: Uri| Problem::no_route(&uri))
-        .layer(middleware::from_fn(origin::guard))
-        .with_state(api)
+/// A route: how it is asked, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The method.
+    pub method: &'static str,
+    /// The path, with names in braces for what it names.
+    pub path: &'static str,
 }
 
-/// A route that says which methods it takes.
+/// Says every route once: for the router, and for whoever must know all of them.
+macro_rules! routes {
+    ($($path:literal { $($method:ident $handler:path),+ })+) => {
+        /// Every route there is.
+        pub const ROUTES: &[Route] = &[$($(Route { method: stringify!($method), path: $path },)+)+];
+
+        fn routed<S: Store, C: Clock>() -> Router<Arc<Api<S, C>>> {
+            Router::new()$(.route(
+                $path,
+                only(concat!($(stringify!($method), ", "),+), MethodRouter::new()$(.on(MethodFilter::$method, $handler))+),
+            ))+
+        }
+    };
+}
+
+routes! {
+    "/v1/messages" { POST messages::send }
+    "/v1/messages/{id}" { GET messages::show }
+    "/v1/messages/{id}/cancel" { POST messages::cancel }
+    "/v1/deliveries/{id}" { GET deliveries::show }
+    "/v1/endpoints" { GET endpoints::list, POST endpoints::make }
+    "/v1/endpoints/{id}" { GET endpoints::show }
+    "/v1/endpoints/{id}/pause" { POST endpoints::pause }
+    "/v1/endpoints/{id}/enable" { POST endpoints::enable }
+    "/v1/policies" { GET policies::list }
+    "/v1/policies/preview" { POST policies::preview }
+    "/v1/pause" { POST switch::pause }
+    "/v1/resume" { POST switch::resume }
+    "/v1/tenants" { GET tenants::list, POST tenants::make }
+    "/v1/tenants/{t}" { GET tenants::show, PATCH tenants::change }
+    "/v1/tenants/{t}/keys" { GET keys::list_tenants, POST keys::make_tenants }
+    "/v1/tenants/{t}/keys/{id}" { DELETE keys::revoke_tenants }
+    "/v1/keys" { GET keys::list_operators, POST keys::make_operators }
+    "/v1/keys/{id}" { DELETE keys::revoke_operators }
+    "/healthz" { GET health::alive }
+    "/readyz" { GET health::ready }
+}
+
+/// What answers requests.
+pub fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
+    let router = routed().fallback(async |uri: Uri| Problem::no_route(&uri));
+    let router = match api.door {
+        Door::Locked => router,
+        Door::Open => router.layer(middleware::from_fn(origin::guard)),
+    };
+    router.with_state(api)
+}
+
+/// A route that says which methods it takes: names, each followed by a comma.
 fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRouter<S>) -> MethodRouter<S> {
-    routes.fallback(async move |uri: Uri| Problem::method(&uri, allow))
+    routes.fallback(async move |uri: Uri| Problem::method(&uri, allow.trim_end_matches(", ")))
 }
 
 /// What a path names. One that is no text names nothing.
@@ -144,6 +183,12 @@ async fn body(request: Request) -> Result<Bytes, Problem> {
     }
 }
 
+/// A request that needs no body, and has none that says anything.
+async fn no_body(request: Request) -> Result<(), Problem> {
+    let body = body(request).await?;
+    crate::object::Object::read_optional(&body)?.finish()
+}
+
 fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     if let Some(declared) = headers.get(CONTENT_TYPE)
         && !is_json(declared.as_bytes())
@@ -152,12 +197,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
     }
     if headers.contains_key(idempotency::KEY) {
         // Taking the header and not keeping its promise would be worse than refusing it.
-        let detail = "Idempotency-Key is kept by POST /v1/messages alone in this version; leave it out";
-        return Err(Problem::new(Code::NotBuiltYet, detail));
-    }
-    if headers.get(TENANT).is_some_and(|tenant| tenant != "default") {
-        let detail = "this version knows the tenant default alone; leave Posthaste-Tenant out";
-        return Err(Problem::new(Code::NotBuiltYet, detail));
+        let detail = "Idempotency-Key is for requests that create something, which this one does not; leave it out";
+        return Err(Problem::new(Code::InvalidIdempotencyKey, detail));
     }
     Ok(())
 }
@@ -206,5 +247,12 @@ fn json_bytes(status: StatusCode, body: Bytes) -> Response {
     let mut response = Body::from(body).into_response();
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer that there is nothing to say.
+fn nothing() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
     response
 }

@@ -91,6 +91,11 @@ impl<'a> Object<'a> {
         parse(raw).map_err(|detail| self.complain(name, detail)).ok()
     }
 
+    /// Whether a field is there at all.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|(written, _)| written == name)
+    }
+
     /// The same for a field that must be there.
     pub(crate) fn need<T>(
         &mut self,

@@ -2,10 +2,11 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 use posthaste_engine::accept::NotAccepted;
 use posthaste_engine::engine::{NotDone, NotMade};
+use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
 use serde::Serialize;
 
@@ -49,6 +50,9 @@ codes! {
     TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
     EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
     TooManyEndpoints "too_many_endpoints" BAD_REQUEST "more endpoints than one message may go to";
+    TenantRequired "tenant_required" BAD_REQUEST "the request does not say whose things it is about";
+    Unauthorized "unauthorized" UNAUTHORIZED "there is no key, or none that is known";
+    ScopeMissing "scope_missing" FORBIDDEN "the key may not do that";
     ForbiddenOrigin "forbidden_origin" FORBIDDEN "the request comes from where none may";
     NotFound "not_found" NOT_FOUND "there is no such thing";
     MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED "the route does not take this method";
@@ -57,13 +61,15 @@ codes! {
     PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
     IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
+    NameTaken "name_taken" CONFLICT "another one is called so";
+    QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
     DiskFull "disk_full" SERVICE_UNAVAILABLE "the disk is full";
     ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
 }
 
 /// How soon to ask again after a refusal that is the server's own.
-const RETRY_AFTER_SECONDS: &str = "5";
+const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// One thing that is wrong with a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -134,6 +140,7 @@ struct Inner {
     detail: String,
     errors: Vec<Complaint>,
     allow: Option<&'static str>,
+    retry_after: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -150,7 +157,7 @@ struct Wire<'a> {
 impl Problem {
     /// A refusal with this code and detail.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner { code, detail: detail.into(), errors: Vec::new(), allow: None }))
+        Self(Box::new(Inner { code, detail: detail.into(), errors: Vec::new(), allow: None, retry_after: None }))
     }
 
     /// Everything that is wrong with a body. Its detail is the first complaint's, so that a reader
@@ -161,7 +168,7 @@ impl Problem {
         if untold > 0 {
             detail.push_str(&format!(" (the first of {}; {untold} more are not told)", errors.len() + untold));
         }
-        Self(Box::new(Inner { code, detail, errors, allow: None }))
+        Self(Box::new(Inner { code, detail, errors, allow: None, retry_after: None }))
     }
 
     /// A route that does not exist.
@@ -179,6 +186,13 @@ impl Problem {
         let mut problem = Self::new(Code::MethodNotAllowed, format!("{} takes {allow}", uri.path()));
         problem.0.allow = Some(allow);
         problem
+    }
+
+    /// The same, to be tried again in so many seconds.
+    #[must_use]
+    pub fn after(mut self, seconds: u64) -> Self {
+        self.0.retry_after = Some(seconds);
+        self
     }
 
     /// Its code.
@@ -213,12 +227,29 @@ impl From<NotMade> for Problem {
                 "the endpoint may have been made, nobody can say before the restart; \
                  look for it in GET /v1/endpoints before you make it again",
             ),
+            NotMade::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotMade::Target(refusal) => {
                 Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
             }
             NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
             NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
             NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
+        }
+    }
+}
+
+impl From<NotFiled> for Problem {
+    fn from(error: NotFiled) -> Self {
+        match error {
+            NotFiled::NameTaken => Self::new(Code::NameTaken, error.to_string()),
+            NotFiled::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
+            NotFiled::Scope(scope) => Self::new(Code::InvalidBody, scope.to_string()),
+            NotFiled::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
+            NotFiled::Store(error) => not_written(
+                &error,
+                "it may have been done, nobody can say before the restart; look whether it was before you ask again, \
+                 or ask again with the same Idempotency-Key",
+            ),
         }
     }
 }
@@ -261,7 +292,7 @@ fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Inner { code, detail, errors, allow } = *self.0;
+        let Inner { code, detail, errors, allow, retry_after } = *self.0;
         let wire = Wire {
             r#type: format!("urn:posthaste:problem:{}", code.name()),
             title: code.title(),
@@ -275,8 +306,11 @@ impl IntoResponse for Problem {
         *response.status_mut() = code.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if code.status() == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        if code.status() == StatusCode::SERVICE_UNAVAILABLE || retry_after.is_some() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.unwrap_or(RETRY_AFTER_SECONDS)));
+        }
+        if code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(allow) = allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));

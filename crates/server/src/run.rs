@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use posthaste_core::id::TenantId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::connector::System;
 use posthaste_engine::engine::{Engine, Settings};
+use posthaste_engine::operator_key::NoOperatorKey;
 use posthaste_store::{Store, StoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,6 +26,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::caller::Door;
 use crate::api::{self, Api};
 
 /// More connections wait to be accepted; each may hold a body of 2 MB.
@@ -48,9 +50,6 @@ pub const STOP_WITHIN: Duration = REQUESTS_END_WITHIN.saturating_add(DRAIN_WITHI
 /// After a failed accept, usually for want of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whose requests are served until there are keys that say it.
-const TENANT: TenantId = TenantId::from_raw(1);
-
 /// The server could not do its own work.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -63,9 +62,23 @@ pub enum RunError {
     /// What was in flight did not end in time. It may arrive twice after the restart.
     #[error("attempts in flight did not end within {} s", DRAIN_WITHIN.as_secs())]
     Undrained,
+    /// Nobody could call it.
+    #[error(transparent)]
+    OperatorKey(#[from] NoOperatorKey),
     /// The listener is no more.
     #[error("cannot tell where the server listens")]
     Listener(#[from] io::Error),
+}
+
+/// Where the server meets its callers.
+#[derive(Debug)]
+pub struct Front {
+    /// Where it listens.
+    pub listener: TcpListener,
+    /// Whether they need a key.
+    pub door: Door,
+    /// The folder that the first operator key is written to.
+    pub data: Option<PathBuf>,
 }
 
 /// Serves until `stop`, then ends everything in order.
@@ -73,15 +86,21 @@ pub async fn run<S: Store, C: Clock>(
     store: Arc<S>,
     clock: C,
     mut settings: Settings,
-    listener: TcpListener,
+    front: Front,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
+    let Front { listener, door, data } = front;
     settings.connector.rules.own_listen.push(listener.local_addr()?);
     let drain = CancellationToken::new();
     let (engine, dispatch) = Engine::start(store, clock, settings, Arc::new(System), drain.clone()).await?;
     let mut dispatch_loop = JoinSet::new();
     dispatch_loop.spawn(dispatch);
-    let api = Arc::new(Api::new(engine, TENANT));
+    if let (Door::Locked, Some(data)) = (door, data)
+        && let Some(path) = engine.first_operator_key(&data).await?
+    {
+        tracing::info!(path = %path.display(), "the first operator key is there; keep it, and remove the file");
+    }
+    let api = Arc::new(Api::new(engine, door));
     let mut connections = JoinSet::new();
 
     let ended_early = accept(&api, &listener, &mut connections, &mut dispatch_loop, &stop).await;

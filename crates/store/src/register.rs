@@ -5,7 +5,7 @@ use std::future::Future;
 use posthaste_core::id::{Key, TenantId};
 
 use crate::StoreError;
-use crate::row::{Document, DocumentKind, Filed, Idempotency, Session};
+use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Remembers documents. There are few of them, and nothing here is on the way of a message.
 pub trait Register: Send + Sync + 'static {
@@ -46,6 +46,7 @@ pub trait Register: Send + Sync + 'static {
         &self,
         kind: DocumentKind,
         tenant: Option<TenantId>,
+        order: ListOrder,
         after: Option<Key>,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Document>, StoreError>> + Send;

@@ -4,7 +4,7 @@
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset};
+use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query, Token};
@@ -34,6 +34,8 @@ pub enum Command {
     Explain(DeliveryId, LaneId, State),
     /// Which breakers are not closed?
     Breakers,
+    /// Take over what was agreed with a tenant.
+    Tenant(TenantSettings),
     /// Reset a breaker: in force at once, and as durable as breakers are.
     Reset(BreakerOf, Reset),
     /// A tenant, or a subject of it, was erased: nothing that rides in memory is sent to or about it.
@@ -90,6 +92,10 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
             }
             Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
+            Command::Tenant(settings) => {
+                self.queue.set_tenant(now, settings);
+                effects.push(Effect::Answer(ticket, Answer::Done));
+            }
             Command::Reset(of, how) => {
                 let answer = if self.reset(now, of, how) { Answer::Done } else { Answer::Nothing };
                 effects.push(Effect::Answer(ticket, answer));

@@ -15,18 +15,24 @@ use posthaste_engine::engine::View;
 use posthaste_store::{Attempt, Store};
 use serde::Serialize;
 
+use super::caller::{Caller, READ};
 use super::{Answer, Api, Named, json, no_parameters};
 use crate::problem::Problem;
 use crate::{duration, value};
 
 /// `GET /v1/deliveries/{id}`.
-pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(public_id): Named, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    Named(public_id): Named,
+    uri: Uri,
+) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
-    let view = api.engine.delivery(api.tenant, DeliveryId(key)).await?.ok_or_else(unknown)?;
+    let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
     let endpoint = view.shown.delivery.lane.endpoint();
-    let endpoint = api.engine.endpoint(api.tenant, endpoint).await?.ok_or_else(unknown)?;
+    let endpoint = api.engine.endpoint(caller.sees(), endpoint).await?.ok_or_else(unknown)?;
     let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);

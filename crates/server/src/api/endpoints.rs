@@ -4,26 +4,29 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::policy::DEFAULT_PRESET;
 use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::public_id::Kind;
+use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::NewEndpoint;
-use posthaste_store::{Endpoint, EndpointStatus, Pause, PauseScope, Store};
+use posthaste_engine::engine::{MadeEndpoint, NewEndpoint, Sees};
+use posthaste_engine::tenants::{Made, Tenant};
+use posthaste_store::{Endpoint, EndpointStatus, FirstAnswer, ListOrder, Pause, PauseScope, Store};
 use serde::Serialize;
 
-use super::{Answer, Api, Named, body, json, no_parameters, parameters, switch};
+use super::caller::{Caller, MANAGE, READ};
+use super::idempotency::{keyed_body, replayed};
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, body, json, json_bytes, no_parameters, switch};
 use crate::object::Object;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::{duration, value};
 
 /// As many attempts at once where the owner does not say.
 const MAX_IN_FLIGHT: u16 = 20;
 const MAX_IN_FLIGHT_MAX: u64 = 1_000;
 const EVENT_TYPES_MAX: usize = 100;
-const PAGE: usize = 50;
-const PAGE_MAX: usize = 250;
 
 const ORDERS: [(&str, Order); 3] =
     [("fifo", Order::Fifo), ("newest_first", Order::NewestFirst), ("strict", Order::Strict)];
@@ -50,28 +53,47 @@ const NOT_BUILT: &[&str] = &[
 ];
 
 /// `POST /v1/endpoints`. The secret it signs with is shown here and nowhere else.
-pub async fn make<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let new = parse(&api, &body)?;
-    let made = api.engine.make_endpoint(new).await?;
-    let secret = made.secrets.first().map(String::as_str).unwrap_or_default();
-    let mut shown = Shown::of(&api, &made);
+pub async fn make<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    request: Request,
+) -> Answer {
+    let tenant = caller.tenant()?;
+    let (body, key) = keyed_body(tenant.id, request).await?;
+    let new = parse(tenant, &body)?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    Ok(match api.engine.make_endpoint(new, once).await? {
+        Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
+        Made::Before(first) => replayed(first),
+    })
+}
+
+fn answer(made: &MadeEndpoint) -> FirstAnswer {
+    let secret = made.endpoint.secrets.first().map(String::as_str).unwrap_or_default();
+    let mut shown = Shown::of(made.public_id.clone(), &made.endpoint);
     shown.signing = Some(Signing { scheme: "v1", secret });
-    Ok(json(StatusCode::CREATED, &shown))
+    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
 }
 
 /// `GET /v1/endpoints/{id}`.
-pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(id): Named, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    Named(id): Named,
+    uri: Uri,
+) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_id(&id).ok_or_else(unknown)?;
-    let known = api.engine.endpoint(api.tenant, id).await?.ok_or_else(unknown)?;
-    Ok(json(StatusCode::OK, &Shown::of(&api, &known.endpoint)))
+    let known = api.engine.endpoint(caller.sees(), id).await?.ok_or_else(unknown)?;
+    Ok(json(StatusCode::OK, &shown(&api, &known.endpoint)))
 }
 
 /// `POST /v1/endpoints/{id}/pause`. Once it answers, nothing is sent there; what comes waits.
 pub async fn pause<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
     Named(id): Named,
     request: Request,
 ) -> Answer {
@@ -80,7 +102,7 @@ pub async fn pause<S: Store, C: Clock>(
     let until = switch::until(&mut fields, api.engine.now());
     let reason = fields.get("reason", value::text);
     fields.finish()?;
-    let scope = lane(&api, &id).await?;
+    let scope = lane(&api, caller.sees(), &id).await?;
     api.engine.pause(Pause { scope, until }).await?;
     tracing::info!(endpoint = id, reason = reason.as_deref().unwrap_or("none given"), "paused an endpoint");
     Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time) }))
@@ -90,6 +112,7 @@ pub async fn pause<S: Store, C: Clock>(
 /// of a strict order.
 pub async fn enable<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
     Named(id): Named,
     request: Request,
 ) -> Answer {
@@ -97,17 +120,17 @@ pub async fn enable<S: Store, C: Clock>(
     let mut fields = Object::read_optional(&body)?;
     fields.get("reason", value::text);
     fields.finish()?;
-    let scope = lane(&api, &id).await?;
+    let scope = lane(&api, caller.sees(), &id).await?;
     api.engine.resume(scope).await?;
     tracing::info!(endpoint = id, "enabled an endpoint");
     Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None }))
 }
 
 /// An endpoint's own queue.
-async fn lane<S: Store, C: Clock>(api: &Api<S, C>, id: &str) -> Result<PauseScope, Problem> {
+async fn lane<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: &str) -> Result<PauseScope, Problem> {
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_id(id).ok_or_else(unknown)?;
-    let known = api.engine.endpoint(api.tenant, id).await?.ok_or_else(unknown)?;
+    let known = api.engine.endpoint(whose, id).await?.ok_or_else(unknown)?;
     Ok(PauseScope::Lane(LaneId(known.endpoint.id.0)))
 }
 
@@ -119,28 +142,27 @@ struct Switched {
 }
 
 /// `GET /v1/endpoints`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, uri: Uri) -> Answer {
-    let page = PageAsked::parse(&api, &uri)?;
-    let mut all = api.engine.endpoints(api.tenant).await?;
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &[])?;
+    // An endpoint's id is a good cursor: sealed, of this tenant, and it stays valid.
+    let after = asked.after(&api, Kind::Endpoint)?.map(EndpointId);
+    let mut all = api.engine.endpoints(caller.tenant_id()?).await?;
     all.sort_unstable_by_key(|endpoint| endpoint.id);
-    if page.newest_first {
+    if asked.order == ListOrder::NewestFirst {
         all.reverse();
     }
-    // An endpoint's id is a good cursor: sealed, of this tenant, and it stays valid.
-    let begin = match page.after {
+    let begin = match after {
         Some(after) => all.iter().position(|endpoint| endpoint.id == after).map_or(all.len(), |at| at + 1),
         None => 0,
     };
-    let shown: Vec<Shown<'_>> = all.iter().skip(begin).take(page.limit).map(|one| Shown::of(&api, one)).collect();
-    let more = begin + shown.len() < all.len();
-    let next_cursor = shown.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(json(StatusCode::OK, &List { data: shown, next_cursor }))
+    let data: Vec<Shown<'_>> = all.iter().skip(begin).take(asked.limit as usize).map(|one| shown(&api, one)).collect();
+    let more = begin + data.len() < all.len();
+    let next = data.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(page(&uri, data, next))
 }
 
-#[derive(Serialize)]
-struct List<'a> {
-    data: Vec<Shown<'a>>,
-    next_cursor: Option<String>,
+fn shown<'a, S: Store, C: Clock>(api: &Api<S, C>, endpoint: &'a Endpoint) -> Shown<'a> {
+    Shown::of(api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint)
 }
 
 #[derive(Serialize)]
@@ -167,9 +189,9 @@ struct Signing<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn of<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &'a Endpoint) -> Self {
+    fn of(id: String, endpoint: &'a Endpoint) -> Self {
         Self {
-            id: api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at),
+            id,
             channel: "webhook",
             url: &endpoint.url,
             event_types: &endpoint.event_types,
@@ -192,7 +214,7 @@ fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], meaning: T) -> &'stati
     words.iter().find(|(_, known)| *known == meaning).map_or("", |(word, _)| *word)
 }
 
-fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint, Problem> {
+fn parse(tenant: &Tenant, body: &[u8]) -> Result<NewEndpoint, Problem> {
     let mut fields = Object::read(body)?;
     fields.get("channel", |raw| match value::text(raw)?.as_str() {
         "webhook" => Ok(()),
@@ -203,7 +225,8 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint
         many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
         some => Ok(some),
     });
-    let policy = fields.get("policy", value::text).unwrap_or_else(|| DEFAULT_PRESET.to_owned());
+    let policy = fields.get("policy", value::text);
+    let policy = policy.or_else(|| tenant.terms.policy.clone()).unwrap_or_else(|| DEFAULT_PRESET.to_owned());
     let ttl = fields.get("ttl", value::ttl);
     let order = fields.get("order", |raw| value::one_of(raw, &ORDERS)).unwrap_or_default();
     let on_dead = fields.get("on_dead", |raw| value::one_of(raw, &ON_DEAD)).unwrap_or_default();
@@ -224,7 +247,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint
     fields.not_built(NOT_BUILT);
     fields.finish()?;
     Ok(NewEndpoint {
-        tenant: api.tenant,
+        tenant: tenant.id,
         url: url.unwrap_or_default(),
         secret,
         event_types: event_types.unwrap_or_default(),
@@ -234,33 +257,4 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewEndpoint
         on_dead,
         max_in_flight: max_in_flight.unwrap_or(MAX_IN_FLIGHT),
     })
-}
-
-struct PageAsked {
-    limit: usize,
-    newest_first: bool,
-    after: Option<posthaste_core::id::EndpointId>,
-}
-
-impl PageAsked {
-    fn parse<S: Store, C: Clock>(api: &Api<S, C>, uri: &Uri) -> Result<Self, Problem> {
-        let bad = |detail: String| Problem::new(Code::InvalidParameter, detail);
-        let mut page = Self { limit: PAGE, newest_first: true, after: None };
-        for (name, given) in parameters(uri, &["limit", "order", "cursor"])? {
-            match (name.as_str(), given.as_str()) {
-                ("limit", _) => {
-                    let limit = given.parse().ok().filter(|limit| (1..=PAGE_MAX).contains(limit));
-                    page.limit = limit.ok_or_else(|| bad(format!("limit must be 1 to {PAGE_MAX}")))?;
-                }
-                ("order", "asc") => page.newest_first = false,
-                ("order", "desc") => page.newest_first = true,
-                ("order", _) => return Err(bad("order must be asc or desc".to_owned())),
-                _ => {
-                    let after = api.endpoint_id(&given);
-                    page.after = Some(after.ok_or_else(|| bad("cursor is not one of this list".to_owned()))?);
-                }
-            }
-        }
-        Ok(page)
-    }
 }

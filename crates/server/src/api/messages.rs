@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use bytes::Bytes;
 use http::{StatusCode, Uri};
-use posthaste_core::id::{EndpointId, MessageId};
+use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::pattern;
 use posthaste_core::state::State as Life;
 use posthaste_core::tier::Tier;
@@ -14,15 +14,16 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{FANOUT_MAX, NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::View;
+use posthaste_engine::engine::{Sees, View};
 use posthaste_store::{FirstAnswer, Message, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::time::Duration;
 
+use super::caller::{Caller, READ, REPLAY, SEND};
 use super::deliveries::{self, Waiting};
 use super::idempotency::{keyed_body, replayed};
-use super::{Answer, Api, Named, body, json, json_bytes, no_parameters};
+use super::{Answer, Api, Named, json, json_bytes, no_body, no_parameters, tenants};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -37,10 +38,16 @@ const NOT_BUILT: &[&str] =
     &["subject", "require_ack", "ack_within", "compact", "notification", "raw", "labels", "region", "cost_center"];
 
 /// `POST /v1/messages`.
-pub async fn send<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
-    let (body, key) = keyed_body(api.tenant, request).await?;
+pub async fn send<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SEND>,
+    request: Request,
+) -> Answer {
+    let tenant = caller.tenant()?;
+    let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    let new = NewMessage { once, ..parse(&api, &body)? };
+    let new = NewMessage { once, ..parse(&api, tenant.id, &body)? };
+    api.engine.take_from_quota(tenant).map_err(|until| tenants::over_quota(until, api.engine.now()))?;
     Ok(match api.engine.accept(new).await? {
         Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
         Outcome::Replayed(first) => replayed(first),
@@ -54,14 +61,19 @@ fn answer(promise: &Promise) -> FirstAnswer {
 }
 
 /// `GET /v1/messages/{id}`: where it is, and the id of each of its deliveries.
-pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(id): Named, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    Named(id): Named,
+    uri: Uri,
+) -> Answer {
     no_parameters(&uri)?;
     let unknown = || Problem::no_such("message");
     let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
-    let (message, views) = api.engine.message(api.tenant, key).await?.ok_or_else(unknown)?;
+    let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
     let mut deliveries = Vec::with_capacity(views.len());
     for view in &views {
-        deliveries.push(ShownDelivery::of(&api, &message, view).await?);
+        deliveries.push(ShownDelivery::of(&api, caller.sees(), &message, view).await?);
     }
     let states = views.iter().map(|view| view.shown.delivery.state);
     Ok(json(
@@ -80,14 +92,14 @@ pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, Named(i
 /// `POST /v1/messages/{id}/cancel`.
 pub async fn cancel<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
     Named(id): Named,
     request: Request,
 ) -> Answer {
-    let body = body(request).await?;
-    Object::read_optional(&body)?.finish()?;
+    no_body(request).await?;
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
-    let (ended, in_flight) = api.engine.cancel(api.tenant, id).await?.ok_or_else(unknown)?;
+    let (ended, in_flight) = api.engine.cancel(caller.sees(), id).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &Ended { ended, in_flight }))
 }
 
@@ -141,9 +153,14 @@ struct ShownDelivery {
 }
 
 impl ShownDelivery {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message, view: &View) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(
+        api: &Api<S, C>,
+        whose: Sees,
+        message: &Message,
+        view: &View,
+    ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
-        let endpoint = api.engine.endpoint(api.tenant, delivery.lane.endpoint()).await?;
+        let endpoint = api.engine.endpoint(whose, delivery.lane.endpoint()).await?;
         let endpoint =
             endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at));
         Ok(Self {
@@ -185,7 +202,7 @@ struct Ended {
     in_flight: u64,
 }
 
-fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage, Problem> {
+fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<NewMessage, Problem> {
     let mut fields = Object::read(body)?;
     let payload = fields.need("payload", |raw| Ok(raw.get()));
     if payload.is_some_and(|payload| payload.len() > PAYLOAD_BYTES_MAX) {
@@ -206,7 +223,7 @@ fn parse<S: Store, C: Clock>(api: &Api<S, C>, body: &[u8]) -> Result<NewMessage,
     fields.not_built(NOT_BUILT);
     fields.finish()?;
     Ok(NewMessage {
-        tenant: api.tenant,
+        tenant,
         event_type,
         // A copy: a slice would keep the connection's whole read buffer alive for as long as the
         // message waits.

@@ -10,20 +10,21 @@ use posthaste_core::policy::{
 use posthaste_core::tier::Tier;
 use serde::Serialize;
 
+use super::caller::{Caller, READ};
 use super::{Answer, body, json, no_parameters};
 use crate::object::Object;
 use crate::problem::{Code, Complaint, Problem};
 use crate::{duration, value};
 
 /// `GET /v1/policies`: the presets, as somebody would write them.
-pub async fn list(uri: Uri) -> Answer {
+pub async fn list(_: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let shown = PRESETS.iter().filter_map(|name| Some(Shown::of(name, &PolicySpec::preset(name)?))).collect();
     Ok(json(StatusCode::OK, &List { data: shown, next_cursor: None }))
 }
 
 /// `POST /v1/policies/preview`.
-pub async fn preview(request: Request) -> Answer {
+pub async fn preview(_: Caller<READ>, request: Request) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     let is_name = |raw: &&serde_json::value::RawValue| raw.get().starts_with('"');

@@ -9,6 +9,7 @@ use posthaste_engine::clock::Clock;
 use posthaste_store::{Pause, PauseScope, Store};
 use serde::Serialize;
 
+use super::caller::{Caller, OPERATE};
 use super::{Answer, Api, body, json};
 use crate::object::Object;
 use crate::value;
@@ -16,7 +17,11 @@ use crate::value;
 const SCOPES: [(&str, Option<PauseScope>); 3] = [("all", Some(PauseScope::All)), ("tenant", None), ("origin", None)];
 
 /// `POST /v1/pause`. Once it answers, nothing is sent.
-pub async fn pause<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
+pub async fn pause<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    request: Request,
+) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     let scope = scope(&mut fields);
@@ -30,7 +35,11 @@ pub async fn pause<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, reques
 }
 
 /// `POST /v1/resume`.
-pub async fn resume<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, request: Request) -> Answer {
+pub async fn resume<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    request: Request,
+) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     let scope = scope(&mut fields);

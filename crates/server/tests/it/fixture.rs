@@ -9,14 +9,17 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use posthaste_crypto::LookupKey;
+use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
 use posthaste_engine::target::TargetRules;
-use posthaste_server::run::{RunError, run};
+use posthaste_server::api::caller::Door;
+use posthaste_server::run::{Front, RunError, run};
 use posthaste_store::MemoryStore;
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) store: Arc<MemoryStore>,
+    pub(crate) data: TempDir,
     stop: CancellationToken,
     task: JoinSet<Result<(), RunError>>,
 }
@@ -54,6 +58,11 @@ impl Answer {
 
 impl Server {
     pub(crate) async fn start() -> Self {
+        Self::behind(Door::Open).await
+    }
+
+    /// One that asks for keys, or does not.
+    pub(crate) async fn behind(door: Door) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it listens");
         let loopback = "127.0.0.0/8".parse().expect("a network");
@@ -64,13 +73,16 @@ impl Server {
             roots: Roots::none(),
             ids: IdKey::from_bytes([7; 16]),
             lookup: LookupKey::from_bytes([8; 32]),
+            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
             seed: 1,
         };
+        let data = tempfile::tempdir().expect("a temporary folder");
+        let front = Front { listener, door, data: Some(data.path().to_owned()) };
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let store = Arc::new(MemoryStore::default());
-        task.spawn(run(Arc::clone(&store), SystemClock::new(), settings, listener, stop.clone()));
-        Self { address, store, stop, task }
+        task.spawn(run(Arc::clone(&store), SystemClock::new(), settings, front, stop.clone()));
+        Self { address, store, data, stop, task }
     }
 
     /// Ends it as a signal would.

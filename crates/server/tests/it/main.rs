@@ -3,6 +3,7 @@
 mod deliveries;
 mod endpoints;
 mod fixture;
+mod keys;
 mod messages;
 mod policies;
 mod shape;

@@ -44,7 +44,7 @@ async fn parameters_are_known_or_refused_with_the_nearest() {
 }
 
 #[tokio::test]
-async fn promises_that_cannot_be_kept_yet_are_refused() {
+async fn headers_that_mean_nothing_to_a_request_are_refused() {
     let server = Server::start().await;
     let with = |name: &'static str, value: &'static str| {
         Request::post("/v1/messages")
@@ -53,9 +53,9 @@ async fn promises_that_cannot_be_kept_yet_are_refused() {
             .body(Full::from(r#"{"payload": 1}"#))
             .expect("a request")
     };
-    let endpoint = Request::post("/v1/endpoints").header("idempotency-key", "a").body(Full::default());
-    assert_eq!(server.send(endpoint.expect("a request")).await.problem(), (400, "not_built_yet", ""));
-    assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (400, "not_built_yet", ""));
+    let cancel = Request::post("/v1/messages/msg_0/cancel").header("idempotency-key", "a").body(Full::default());
+    assert_eq!(server.send(cancel.expect("a request")).await.problem(), (400, "invalid_idempotency_key", ""));
+    assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (404, "not_found", ""));
     assert_eq!(server.send(with("posthaste-tenant", "default")).await.status, StatusCode::ACCEPTED);
 }
 

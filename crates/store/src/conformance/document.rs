@@ -5,7 +5,7 @@ use posthaste_core::id::{Key, TenantId};
 
 use super::fixture::{Case, MANY, NOW, after};
 use crate::journal::Entry;
-use crate::row::{Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, OPERATOR};
+use crate::row::{Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR};
 use crate::{JournalRow, Store, StoreError};
 
 const ANN: TenantId = TenantId::from_raw(9);
@@ -80,9 +80,21 @@ pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
         (Some(ANN), Some(1), MANY, vec![3]),
         (Some(OPERATOR), None, MANY, vec![]),
     ] {
-        let page = case.store.documents(DocumentKind::Policy, tenant, after.map(Key::from_raw), limit).await;
+        let after = after.map(Key::from_raw);
+        let page = case.store.documents(DocumentKind::Policy, tenant, ListOrder::OldestFirst, after, limit).await;
         let ids: Vec<u64> = case.done("documents", page).iter().map(|document| document.id.raw()).collect();
         case.same(&format!("{tenant:?} behind {after:?}"), ids, expected);
+    }
+    for (tenant, after, limit, expected) in [
+        (None, None, MANY, vec![3, 2, 1]),
+        (None, Some(3), 1, vec![2]),
+        (Some(ANN), None, MANY, vec![3, 1]),
+        (Some(ANN), Some(3), MANY, vec![1]),
+    ] {
+        let after = after.map(Key::from_raw);
+        let page = case.store.documents(DocumentKind::Policy, tenant, ListOrder::NewestFirst, after, limit).await;
+        let ids: Vec<u64> = case.done("documents", page).iter().map(|document| document.id.raw()).collect();
+        case.same(&format!("{tenant:?} behind {after:?}, newest first"), ids, expected);
     }
 }
 

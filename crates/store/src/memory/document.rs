@@ -1,14 +1,13 @@
 //! Documents in memory.
 
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
 
 use posthaste_core::id::{Key, TenantId};
 
 use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Document, DocumentKind, Filed, Idempotency, Session};
+use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Documents of each kind by id.
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
@@ -58,13 +57,21 @@ impl Memory {
         &self,
         kind: DocumentKind,
         tenant: Option<TenantId>,
+        order: ListOrder,
         after: Option<Key>,
         limit: u32,
     ) -> Vec<Document> {
-        let from = Excluded((kind, after.unwrap_or(Key::from_raw(0))));
-        let behind = self.documents.range((from, Unbounded)).map(|(_, document)| document);
-        let of_kind = behind.take_while(|document| document.kind == kind);
-        let wanted = of_kind.filter(|document| tenant.is_none_or(|tenant| tenant == document.tenant));
-        wanted.take(limit as usize).cloned().collect()
+        let is_behind = |id: Key| match (order, after) {
+            (_, None) => true,
+            (ListOrder::OldestFirst, Some(after)) => id > after,
+            (ListOrder::NewestFirst, Some(after)) => id < after,
+        };
+        let is_wanted =
+            |one: &&Document| one.kind == kind && tenant.is_none_or(|tenant| tenant == one.tenant) && is_behind(one.id);
+        let wanted = self.documents.values().filter(is_wanted).cloned();
+        match order {
+            ListOrder::OldestFirst => wanted.take(limit as usize).collect(),
+            ListOrder::NewestFirst => wanted.rev().take(limit as usize).collect(),
+        }
     }
 }

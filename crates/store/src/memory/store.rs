@@ -169,10 +169,11 @@ impl Register for MemoryStore {
         &self,
         kind: DocumentKind,
         tenant: Option<TenantId>,
+        order: ListOrder,
         after: Option<Key>,
         limit: u32,
     ) -> Result<Vec<Document>, StoreError> {
-        Ok(self.lock().documents(kind, tenant, after, limit))
+        Ok(self.lock().documents(kind, tenant, order, after, limit))
     }
 }
 

@@ -235,7 +235,7 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
 }
 
 /// Where an index is entered.
-fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
+pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
     after.unwrap_or(match order {
         ListOrder::NewestFirst => i64::MAX,
         ListOrder::OldestFirst => -1,

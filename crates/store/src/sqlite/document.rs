@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::column::{get, key, stored_key};
 use super::sealed;
 use super::vault::{NewKey, Vault};
-use super::{Sqlite, failed, idempotency};
+use super::{Sqlite, derived, failed, idempotency};
 use crate::journal::{Entries, Entry};
 use crate::number::{document_number, stored_document};
-use crate::row::{Acceptance, Document, DocumentKind, Filed, Idempotency, Session};
+use crate::row::{Acceptance, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 use crate::{Register, StoreError};
 
 /// What a name is looked up by.
@@ -108,23 +108,30 @@ impl Register for Sqlite {
         &self,
         kind: DocumentKind,
         tenant: Option<TenantId>,
+        order: ListOrder,
         after: Option<Key>,
         limit: u32,
     ) -> Result<Vec<Document>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let (kind, after) = (document_number(kind), after.map_or(-1, key));
+        let (kind, from) = (document_number(kind), derived::beyond(order, after.map(key)));
+        let newest_first = order == ListOrder::NewestFirst;
         let read = move |conn: &Connection| match tenant {
-            None => select(conn, &vault, OF_KIND, (kind, after, limit)),
-            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, after, limit, key(tenant.0))),
+            None if newest_first => select(conn, &vault, NEWEST_OF_KIND, (kind, from, limit)),
+            None => select(conn, &vault, OF_KIND, (kind, from, limit)),
+            Some(tenant) if newest_first => select(conn, &vault, NEWEST_OF_TENANT, (kind, from, limit, key(tenant.0))),
+            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, from, limit, key(tenant.0))),
         };
         self.readers.read(read).await
     }
 }
 
 const OF_KIND: &str = "document WHERE kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+const NEWEST_OF_KIND: &str = "document WHERE kind = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
 // By itself SQLite would walk everybody's.
 const OF_TENANT: &str =
     "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?4 AND id > ?2 ORDER BY id LIMIT ?3";
+const NEWEST_OF_TENANT: &str =
+    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?4 AND id < ?2 ORDER BY id DESC LIMIT ?3";
 const BY_ID: &str = "document WHERE kind = ?1 AND id = ?2";
 const BY_NAME: &str = "document WHERE name = ?1";
 
@@ -232,6 +239,8 @@ mod tests {
         for (which, expected) in [
             (OF_KIND, "SEARCH document USING PRIMARY KEY (kind=? AND id>?)"),
             (OF_TENANT, "SEARCH document USING INDEX document_tenant (kind=? AND tenant=? AND id>?)"),
+            (NEWEST_OF_KIND, "SEARCH document USING PRIMARY KEY (kind=? AND id<?)"),
+            (NEWEST_OF_TENANT, "SEARCH document USING INDEX document_tenant (kind=? AND tenant=? AND id<?)"),
             (BY_ID, "SEARCH document USING PRIMARY KEY (kind=? AND id=?)"),
             (BY_NAME, "SEARCH document USING INDEX document_name (name=?)"),
         ] {

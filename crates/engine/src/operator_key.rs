@@ -1,0 +1,79 @@
+//! The first operator key: made with the store, and written to a file for its operator's eyes alone.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use posthaste_crypto::api_key::{ApiKey, KeyClass};
+use posthaste_store::{ListOrder, Store, StoreError};
+
+use crate::access::NewKey;
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::tenants::NotFiled;
+
+/// Its name in the data folder.
+const FILE: &str = "operator.key";
+
+/// Why there is no first operator key.
+#[derive(Debug, thiserror::Error)]
+pub enum NoOperatorKey {
+    /// Its file could not be used.
+    #[error("cannot keep the first operator key in {}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It could not be made known.
+    #[error("the first operator key could not be made known")]
+    NotFiled(#[from] NotFiled),
+    /// The store could not be asked.
+    #[error("the store could not be read")]
+    Store(#[from] StoreError),
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Makes an operator key where there is none, and says which file it is in.
+    ///
+    /// The file comes first: a key that nobody could ever read would lock everybody out, a file whose key
+    /// is not known yet is taken up by the next start.
+    pub async fn first_operator_key(&self, folder: &Path) -> Result<Option<PathBuf>, NoOperatorKey> {
+        if !self.keys(None, ListOrder::OldestFirst, None, 1).await?.is_empty() {
+            return Ok(None);
+        }
+        let path = folder.join(FILE);
+        let key = match read(&path).and_then(|found| found.map_or_else(|| make(&path), Ok)) {
+            Ok(key) => key,
+            Err(error) => return Err(NoOperatorKey::File { path, error }),
+        };
+        let description = Some(format!("the first one, written to {FILE}"));
+        self.file_key(key, NewKey { tenant: None, scopes: None, expires: None, description }, None).await?;
+        Ok(Some(path))
+    }
+}
+
+/// The key in the file; none where the file is missing, or was cut short when it was written.
+fn read(path: &Path) -> io::Result<Option<ApiKey>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(ApiKey::parse(text.trim()).ok().filter(|key| key.class() == KeyClass::Operator)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn make(path: &Path) -> io::Result<ApiKey> {
+    let key = ApiKey::generate(KeyClass::Operator);
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(key.reveal().as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())?;
+    Ok(key)
+}

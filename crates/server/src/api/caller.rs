@@ -1,0 +1,175 @@
+//! Who calls: what its key lets it do, and whose things it speaks of.
+//!
+//! A handler asks for a [`Caller`] of the scope that its route needs, and is not run without one.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use posthaste_core::id::TenantId;
+use posthaste_crypto::api_key::{Denied, Scope};
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::access::{KnownKey, NotAdmitted};
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
+use posthaste_engine::tenants::Tenant;
+use posthaste_store::Store;
+
+use super::Api;
+use crate::problem::{Code, Problem};
+
+const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
+
+/// Whether callers need a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// They do.
+    Locked,
+    /// Whoever can reach the server may do everything: for one person's own machine.
+    Open,
+}
+
+/// Scopes as a handler names them.
+pub(crate) const SEND: u8 = Scope::Send as u8;
+pub(crate) const READ: u8 = Scope::Read as u8;
+pub(crate) const MANAGE: u8 = Scope::Manage as u8;
+pub(crate) const REPLAY: u8 = Scope::Replay as u8;
+pub(crate) const SECRETS: u8 = Scope::Secrets as u8;
+pub(crate) const OPERATE: u8 = Scope::Operate as u8;
+
+/// Somebody who may do what a scope allows.
+#[derive(Debug)]
+pub struct Caller<const SCOPE: u8> {
+    /// What it presented; nothing where the door is open.
+    key: Option<Arc<KnownKey>>,
+    /// Whose things it speaks of: its own, or those an operator has named.
+    tenant: Option<Arc<Tenant>>,
+}
+
+impl<const SCOPE: u8> Caller<SCOPE> {
+    const NEEDS: Scope = Scope::ALL[SCOPE as usize];
+
+    /// The tenant it speaks of; an operator must name one.
+    pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>, Problem> {
+        self.tenant.as_ref().ok_or_else(|| {
+            Problem::new(Code::TenantRequired, "say whose: send the header Posthaste-Tenant with a tenant's id or uid")
+        })
+    }
+
+    /// The id of the tenant it speaks of.
+    pub(crate) fn tenant_id(&self) -> Result<TenantId, Problem> {
+        Ok(self.tenant()?.id)
+    }
+
+    /// Whose things it sees.
+    pub(crate) fn sees(&self) -> Sees {
+        self.tenant.as_ref().map_or(Sees::All, |tenant| Sees::Tenant(tenant.id))
+    }
+
+    /// Whether it runs the server, and is not a tenant.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.key.as_ref().is_none_or(|key| key.tenant.is_none())
+    }
+
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, headers: &HeaderMap) -> Result<Self, Problem> {
+        let key = match (headers.get(AUTHORIZATION), api.door) {
+            (None, Door::Open) => None,
+            (presented, _) => Some(admitted(api, presented).await?),
+        };
+        if let Some(key) = &key {
+            key.allows(Self::NEEDS).map_err(denied)?;
+        }
+        let tenant = match key.as_ref().and_then(|key| key.tenant) {
+            Some(own) => Some(own_tenant(api, own, headers).await?),
+            None => named_tenant(api, headers, key.is_none()).await?,
+        };
+        Ok(Self { key, tenant })
+    }
+}
+
+impl<S: Store, C: Clock, const SCOPE: u8> FromRequestParts<Arc<Api<S, C>>> for Caller<SCOPE> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self, Problem> {
+        Self::of(api, &parts.headers).await
+    }
+}
+
+/// Who presents this key.
+async fn admitted<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    presented: Option<&HeaderValue>,
+) -> Result<Arc<KnownKey>, Problem> {
+    let Some(presented) = presented else {
+        return Err(Problem::new(Code::Unauthorized, "send your API key as Authorization: Bearer ph_…"));
+    };
+    let text = presented.to_str().ok().and_then(|text| text.split_once(' '));
+    let key = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+    match api.engine.admit(key.unwrap_or_default()).await {
+        Ok(known) => Ok(known),
+        Err(NotAdmitted::Denied(denial)) => Err(denied(denial)),
+        Err(NotAdmitted::Store(error)) => Err(error.into()),
+    }
+}
+
+fn denied(denial: Denied) -> Problem {
+    let code = match denial {
+        Denied::Wrong | Denied::Expired => Code::Unauthorized,
+        Denied::ScopeMissing(_) => Code::ScopeMissing,
+    };
+    Problem::new(code, denial.to_string())
+}
+
+/// A tenant's own, whatever it names: another's is not to be told from one that never was.
+async fn own_tenant<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    own: TenantId,
+    headers: &HeaderMap,
+) -> Result<Arc<Tenant>, Problem> {
+    // A key outlives its tenant by a moment at most.
+    let tenant = api.engine.tenant(own).await?.ok_or_else(|| denied(Denied::Wrong))?;
+    let is_own = |named: &HeaderValue| {
+        named.to_str().is_ok_and(|named| tenant.uid.as_deref() == Some(named) || tenant_id(api, named) == Some(own))
+    };
+    if headers.get_all(TENANT).iter().all(is_own) { Ok(tenant) } else { Err(unknown()) }
+}
+
+/// The tenant an operator has named; where nobody needs a key, the default one.
+async fn named_tenant<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    headers: &HeaderMap,
+    falls_back: bool,
+) -> Result<Option<Arc<Tenant>>, Problem> {
+    let mut named = headers.get_all(TENANT).iter();
+    match (named.next(), named.next()) {
+        (None, _) if falls_back => Ok(Some(api.engine.default_tenant().await?)),
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(Problem::new(Code::InvalidParameter, "name one tenant in Posthaste-Tenant")),
+        (Some(named), None) => {
+            let tenant = find_tenant(api, named.to_str().unwrap_or_default()).await?;
+            tenant.map(Some).ok_or_else(unknown)
+        }
+    }
+}
+
+fn unknown() -> Problem {
+    Problem::new(Code::NotFound, "there is no tenant with the id or uid in Posthaste-Tenant")
+}
+
+fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Option<TenantId> {
+    api.engine.opened(Kind::Tenant, named).map(|(key, _)| TenantId(key))
+}
+
+/// A tenant by its id or uid.
+pub(super) async fn find_tenant<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    named: &str,
+) -> Result<Option<Arc<Tenant>>, Problem> {
+    if let Some(id) = tenant_id(api, named)
+        && let Some(tenant) = api.engine.tenant(id).await?
+    {
+        return Ok(Some(tenant));
+    }
+    Ok(api.engine.tenant_named(named).await?)
+}

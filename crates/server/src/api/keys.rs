@@ -1,0 +1,195 @@
+//! API keys: made, listed and revoked, a tenant's and the operators'.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use http::{StatusCode, Uri};
+use posthaste_core::id::TenantId;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::api_key::{Scope, Scopes};
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::accept::Once;
+use posthaste_engine::access::{KnownKey, MadeKey, NewKey};
+use posthaste_engine::clock::Clock;
+use posthaste_engine::tenants::Made;
+use posthaste_store::{FirstAnswer, OPERATOR, Store};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::caller::{Caller, OPERATE, SECRETS};
+use super::idempotency::{keyed_body, replayed};
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, json_bytes, no_body, tenants};
+use crate::object::Object;
+use crate::problem::Problem;
+use crate::value;
+
+/// What somebody may write about a key.
+const DESCRIPTION_BYTES_MAX: usize = 256;
+
+/// `POST /v1/keys`: an operator key.
+pub async fn make_operators<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    request: Request,
+) -> Answer {
+    make(&api, None, request).await
+}
+
+/// `POST /v1/tenants/{t}/keys`.
+pub async fn make_tenants<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SECRETS>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    make(&api, Some(of_caller(&api, &caller, &named).await?), request).await
+}
+
+/// `GET /v1/keys`.
+pub async fn list_operators<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    uri: Uri,
+) -> Answer {
+    list(&api, None, &uri).await
+}
+
+/// `GET /v1/tenants/{t}/keys`.
+pub async fn list_tenants<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SECRETS>,
+    Named(named): Named,
+    uri: Uri,
+) -> Answer {
+    list(&api, Some(of_caller(&api, &caller, &named).await?), &uri).await
+}
+
+/// `DELETE /v1/keys/{id}`.
+pub async fn revoke_operators<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    no_body(request).await?;
+    revoke(&api, None, &id).await
+}
+
+/// `DELETE /v1/tenants/{t}/keys/{id}`.
+pub async fn revoke_tenants<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SECRETS>,
+    Path((named, id)): Path<(String, String)>,
+    request: Request,
+) -> Answer {
+    no_body(request).await?;
+    revoke(&api, Some(of_caller(&api, &caller, &named).await?), &id).await
+}
+
+/// The tenant that is named, if it is the caller's to manage.
+async fn of_caller<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    caller: &Caller<SECRETS>,
+    named: &str,
+) -> Result<TenantId, Problem> {
+    let unknown = || Problem::no_such("tenant");
+    let tenant = tenants::found(api, named).await?;
+    let own = if caller.is_operator() { None } else { Some(caller.tenant_id()?) };
+    if own.is_none_or(|own| own == tenant.id) { Ok(tenant.id) } else { Err(unknown()) }
+}
+
+async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, request: Request) -> Answer {
+    let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
+    let new = parse(&body, tenant, api.engine.now())?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    Ok(match api.engine.make_key(new, once).await? {
+        Made::Now(made) => {
+            tracing::info!(key = made.public_id, "made an API key");
+            json_bytes(StatusCode::CREATED, answer(&made).body)
+        }
+        Made::Before(first) => replayed(first),
+    })
+}
+
+fn answer(made: &MadeKey) -> FirstAnswer {
+    let mut shown = Shown::of(made.public_id.clone(), &made.known);
+    shown.key = Some(made.key.reveal());
+    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
+}
+
+async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
+    let asked = Asked::of(uri, &[])?;
+    let after = asked.after(api, Kind::Key)?;
+    let found = api.engine.keys(tenant, asked.order, after, asked.limit + 1).await?;
+    let more = found.len() > asked.limit as usize;
+    let id = |known: &KnownKey| api.engine.public_id(Kind::Key, known.id, known.at);
+    let data: Vec<_> = found.iter().take(asked.limit as usize).map(|known| Shown::of(id(known), known)).collect();
+    let next = data.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(page(uri, data, next))
+}
+
+async fn revoke<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, id: &str) -> Answer {
+    let unknown = || Problem::no_such("key");
+    let (key, _) = api.engine.opened(Kind::Key, id).ok_or_else(unknown)?;
+    if !api.engine.revoke_key(tenant, key).await? {
+        return Err(unknown());
+    }
+    tracing::info!(key = id, "revoked an API key");
+    Ok(super::nothing())
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: String,
+    prefix: &'a str,
+    scopes: Vec<&'static str>,
+    description: Option<&'a str>,
+    created_at: String,
+    expires_at: Option<String>,
+    /// The key itself: only where it was just made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(id: String, known: &'a KnownKey) -> Self {
+        Self {
+            id,
+            prefix: &known.public_prefix,
+            scopes: known.scopes.iter().map(Scope::name).collect(),
+            description: known.description.as_deref(),
+            created_at: value::write_time(known.at),
+            expires_at: known.expires.map(value::write_time),
+            key: None,
+        }
+    }
+}
+
+fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey, Problem> {
+    let mut fields = Object::read_optional(body)?;
+    let scopes = fields.get("scopes", |raw| scopes(raw, tenant.is_some()));
+    let expires = fields.get("expires_at", |raw| match value::time(raw)? {
+        past if past <= now => Err("must be in the future; leave it out for a key that does not expire".to_owned()),
+        expires => Ok(expires),
+    });
+    let description = fields.get("description", |raw| match value::text(raw)? {
+        long if long.len() > DESCRIPTION_BYTES_MAX => Err(format!("must be at most {DESCRIPTION_BYTES_MAX} bytes")),
+        text => Ok(text),
+    });
+    fields.finish()?;
+    Ok(NewKey { tenant, scopes, expires, description })
+}
+
+fn scopes(raw: &RawValue, is_tenants: bool) -> Result<Scopes, String> {
+    let usable = || Scope::ALL.into_iter().filter(|scope| !is_tenants || *scope != Scope::Operate);
+    let names = || usable().map(Scope::name).collect::<Vec<_>>().join(", ");
+    let named = |name: &String| usable().find(|scope| scope.name() == name.as_str());
+    let written = value::texts(raw)?;
+    let scopes: Option<Vec<Scope>> = written.iter().map(named).collect();
+    match scopes {
+        Some(scopes) if !scopes.is_empty() => Ok(Scopes::of(&scopes)),
+        _ => Err(format!("must be some of {}", names())),
+    }
+}

@@ -1,0 +1,157 @@
+//! Tenants: whose messages they are. For operators alone.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use http::{StatusCode, Uri};
+use posthaste_core::id::TenantId;
+use posthaste_core::policy::Policy;
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::accept::Once;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::tenants::{Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_store::{FirstAnswer, Store};
+use serde::Serialize;
+
+use super::caller::{Caller, OPERATE, find_tenant};
+use super::idempotency::{keyed_body, replayed};
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, body, json, json_bytes, no_parameters};
+use crate::object::Object;
+use crate::problem::{Code, Problem};
+use crate::value;
+
+/// Fields of a tenant that are documented and not built.
+const NOT_BUILT: &[&str] = &["retention", "time_zone", "off_peak", "region", "sla", "operational_endpoint"];
+
+/// A quota's largest numbers: what a bucket can count.
+const QUOTA_MAX: u64 = 1_000_000;
+
+/// `POST /v1/tenants`.
+pub async fn make<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    request: Request,
+) -> Answer {
+    let (body, key) = keyed_body(posthaste_store::OPERATOR, request).await?;
+    let (uid, terms) = parse(&body, None, Terms::default())?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    Ok(match api.engine.make_tenant(uid, terms, once).await? {
+        Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
+        Made::Before(first) => replayed(first),
+    })
+}
+
+fn answer(made: &MadeTenant) -> FirstAnswer {
+    let shown = Shown::of(made.public_id.clone(), &made.tenant);
+    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
+}
+
+/// `GET /v1/tenants`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &["uid"])?;
+    if let Some(uid) = asked.filter("uid") {
+        let found = api.engine.tenant_named(uid).await?;
+        let shown = found.map(|tenant| shown(&api, &tenant));
+        return Ok(page(&uri, shown.into_iter().collect(), None));
+    }
+    let after = asked.after(&api, Kind::Tenant)?.map(TenantId);
+    let found = api.engine.tenants(asked.order, after, asked.limit + 1).await?;
+    let more = found.len() > asked.limit as usize;
+    let data: Vec<Shown> = found.iter().take(asked.limit as usize).map(|tenant| shown(&api, tenant)).collect();
+    let next = data.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(page(&uri, data, next))
+}
+
+/// `GET /v1/tenants/{t}`.
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    Named(named): Named,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    let tenant = found(&api, &named).await?;
+    Ok(json(StatusCode::OK, &shown(&api, &tenant)))
+}
+
+/// `PATCH /v1/tenants/{t}`: what is left out stays as it is.
+pub async fn change<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    _: Caller<OPERATE>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    let body = body(request).await?;
+    let before = found(&api, &named).await?;
+    let (uid, terms) = parse(&body, before.uid.clone(), before.terms.clone())?;
+    let tenant = Tenant { uid, terms, ..(*before).clone() };
+    api.engine.change_tenant(&tenant).await?;
+    Ok(json(StatusCode::OK, &shown(&api, &tenant)))
+}
+
+/// The tenant of this id or uid.
+pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Arc<Tenant>, Problem> {
+    find_tenant(api, named).await?.ok_or_else(|| Problem::no_such("tenant"))
+}
+
+fn shown<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Shown {
+    Shown::of(api.engine.public_id(Kind::Tenant, tenant.id.0, tenant.at), tenant)
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    uid: Option<String>,
+    weight: f64,
+    quota: Option<Quota>,
+    policy: Option<String>,
+    created_at: String,
+}
+
+impl Shown {
+    fn of(id: String, tenant: &Tenant) -> Self {
+        let Terms { weight, quota, policy } = tenant.terms.clone();
+        Self { id, uid: tenant.uid.clone(), weight, quota, policy, created_at: value::write_time(tenant.at) }
+    }
+}
+
+fn parse(body: &[u8], uid: Option<String>, before: Terms) -> Result<(Option<String>, Terms), Problem> {
+    let mut fields = Object::read_optional(body)?;
+    let uid = fields.get("uid", value::name).or(uid);
+    let weight = fields.get("weight", |raw| match value::number(raw)? {
+        weight if WEIGHTS.contains(&weight) => Ok(weight),
+        _ => Err(format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end())),
+    });
+    let has_quota = fields.has("quota");
+    let mut given = fields.object("quota");
+    let count = |raw: &serde_json::value::RawValue| match value::whole(raw)? {
+        count @ 1..=QUOTA_MAX => u32::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {QUOTA_MAX}")),
+    };
+    let per_second = given.get("per_second", count);
+    let burst = given.get("burst", count);
+    given.not_built(&["pending"]);
+    fields.absorb(given);
+    let quota = match (has_quota, per_second) {
+        (false, _) => before.quota,
+        (true, None) => None,
+        (true, Some(per_second)) => Some(Quota { per_second, burst: burst.unwrap_or(per_second) }),
+    };
+    let policy = fields.get("policy", |raw| {
+        let name = value::text(raw)?;
+        Policy::named(&name).map(|_| name).map_err(|unknown| unknown.to_string())
+    });
+    fields.not_built(NOT_BUILT);
+    fields.finish()?;
+    Ok((uid, Terms { weight: weight.unwrap_or(before.weight), quota, policy: policy.or(before.policy) }))
+}
+
+/// What a tenant who has used its quota up is told.
+pub(super) fn over_quota(until: posthaste_core::time::Timestamp, now: posthaste_core::time::Timestamp) -> Problem {
+    let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
+    let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);
+    let detail = format!("this tenant's quota is used up; nothing was stored; send it again in {seconds} s");
+    Problem::new(Code::QuotaExceeded, detail).after(seconds)
+}

@@ -1,0 +1,255 @@
+//! Who may call: keys, scopes, tenants, and whose things each sees.
+
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use posthaste_server::api::ROUTES;
+use posthaste_server::api::caller::Door;
+
+use crate::fixture::{Answer, Server};
+
+/// A server that asks for keys, with its first operator key.
+struct Locked {
+    server: Server,
+    operator: String,
+}
+
+impl Locked {
+    async fn start() -> Self {
+        let server = Server::behind(Door::Locked).await;
+        // Answered once the server is up: then the file is there.
+        assert_eq!(server.get("/healthz").await.status, StatusCode::OK);
+        let file = std::fs::read_to_string(server.data.path().join("operator.key")).expect("the first key's file");
+        Self { server, operator: file.trim().to_owned() }
+    }
+
+    async fn call(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if !key.is_empty() {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        if !tenant.is_empty() {
+            request = request.header("posthaste-tenant", tenant);
+        }
+        self.server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+    }
+
+    async fn operate(&self, method: Method, path: &str, body: &str) -> Answer {
+        self.call(&self.operator, "", method, path, body).await
+    }
+
+    /// A tenant with a key of these scopes: its id and the key.
+    async fn tenant(&self, uid: &str, scopes: &str) -> (String, String) {
+        let made = self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid": "{uid}"}}"#)).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        let key = self.operate(Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;
+        assert_eq!(key.status, StatusCode::CREATED, "{}", key.body);
+        (made.text("id").to_owned(), key.text("key").to_owned())
+    }
+
+    async fn endpoint(&self, key: &str, tenant: &str) -> String {
+        let made =
+            self.call(key, tenant, Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook"}"#).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        made.text("id").to_owned()
+    }
+}
+
+const PAYLOAD: &str = r#"{"payload": {"n": 1}}"#;
+
+#[tokio::test]
+async fn without_a_key_nothing_but_health_is_answered() {
+    let locked = Locked::start().await;
+    let mut keys = vec![String::new(), "x".to_owned(), locked.operator.replace("ph_op_", "ph_tn_")];
+    keys.push(format!("{}0", &locked.operator[..locked.operator.len() - 1]));
+    for route in ROUTES.iter().filter(|route| route.path.starts_with("/v1")) {
+        let path = route.path.replace(['{', '}'], "");
+        for key in keys.iter().filter(|key| **key != locked.operator) {
+            let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
+            let answer = locked.call(key, "", method, &path, "").await;
+            assert_eq!(answer.problem(), (401, "unauthorized", ""), "{route:?}");
+            assert_eq!(answer.headers["www-authenticate"], "Bearer");
+        }
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_scope_too_few_is_named() {
+    let locked = Locked::start().await;
+    let (_, reads) = locked.tenant("acme", r#"{"scopes": ["read"]}"#).await;
+    for (method, path, scope) in [
+        (Method::POST, "/v1/messages", "send"),
+        (Method::POST, "/v1/endpoints", "manage"),
+        (Method::POST, "/v1/messages/x/cancel", "replay"),
+        (Method::GET, "/v1/tenants/acme/keys", "secrets"),
+        (Method::GET, "/v1/tenants", "operate"),
+        (Method::POST, "/v1/pause", "operate"),
+    ] {
+        let answer = locked.call(&reads, "", method, path, PAYLOAD).await;
+        assert_eq!(answer.problem().1, "scope_missing", "{path}");
+        assert!(answer.text("detail").contains(scope), "{}", answer.body);
+    }
+    assert_eq!(locked.call(&reads, "", Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
+    let asks = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["operate"]}"#).await;
+    assert_eq!(asks.problem(), (400, "invalid_body", "/scopes"));
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn an_operator_names_the_tenant_it_writes_for_and_reads_everybody_s() {
+    let locked = Locked::start().await;
+    let (id, key) = locked.tenant("acme", "").await;
+    let without = locked.operate(Method::POST, "/v1/messages", PAYLOAD).await;
+    assert_eq!(without.problem(), (400, "tenant_required", ""));
+    let unknown = locked.call(&locked.operator, "nobody", Method::POST, "/v1/messages", PAYLOAD).await;
+    assert_eq!(unknown.problem(), (404, "not_found", ""));
+    for named in ["acme", id.as_str()] {
+        let sent = locked.call(&locked.operator, named, Method::POST, "/v1/messages", PAYLOAD).await;
+        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+        let path = format!("/v1/messages/{}", sent.text("id"));
+        for (who, tenant) in [(&locked.operator, ""), (&locked.operator, "acme"), (&key, ""), (&key, "acme")] {
+            assert_eq!(locked.call(who, tenant, Method::GET, &path, "").await.status, StatusCode::OK);
+        }
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn another_tenant_s_things_are_as_if_they_never_were() {
+    let locked = Locked::start().await;
+    let (_, ann) = locked.tenant("ann", "").await;
+    let (bob_id, bob) = locked.tenant("bob", "").await;
+    let endpoint = locked.endpoint(&ann, "").await;
+    let sent = locked.call(&ann, "", Method::POST, "/v1/messages", PAYLOAD).await;
+    let message = sent.text("id").to_owned();
+    let delivery = crate::fixture::delivery_of(&message);
+    for (method, path) in [
+        (Method::GET, format!("/v1/messages/{message}")),
+        (Method::POST, format!("/v1/messages/{message}/cancel")),
+        (Method::GET, format!("/v1/deliveries/{delivery}")),
+        (Method::GET, format!("/v1/endpoints/{endpoint}")),
+        (Method::POST, format!("/v1/endpoints/{endpoint}/pause")),
+        (Method::POST, format!("/v1/endpoints/{endpoint}/enable")),
+        (Method::GET, "/v1/tenants/ann/keys".to_owned()),
+    ] {
+        let answer = locked.call(&bob, "", method.clone(), &path, "").await;
+        assert_eq!(answer.problem().0, 404, "{path}");
+        let random = path.replace(&message, "msg_x").replace(&delivery, "dlv_x").replace(&endpoint, "ep_x");
+        let never = locked.call(&bob, "", method, &random.replace("ann", "never"), "").await;
+        assert_eq!(answer.body, never.body, "{path}");
+    }
+    let listed = locked.call(&bob, "", Method::GET, "/v1/endpoints", "").await;
+    assert_eq!(listed.body["data"].as_array().map(Vec::len), Some(0));
+    let body = format!(r#"{{"payload": 1, "to": {{"endpoints": ["{endpoint}"]}}}}"#);
+    assert_eq!(locked.call(&bob, "", Method::POST, "/v1/messages", &body).await.problem().1, "endpoint_unknown");
+    for named in ["ann", "never"] {
+        let answer = locked.call(&bob, named, Method::GET, "/v1/endpoints", "").await;
+        assert_eq!(answer.problem(), (404, "not_found", ""), "{named}");
+    }
+    assert_eq!(locked.call(&bob, &bob_id, Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_revoked_key_admits_nobody() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", r#"{"description": "the shop's"}"#).await;
+    assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
+    let listed = locked.operate(Method::GET, "/v1/tenants/acme/keys", "").await;
+    let shown = &listed.body["data"][0];
+    assert_eq!(shown["description"], "the shop's");
+    assert_eq!(shown["prefix"], key[..14]);
+    assert!(!listed.body.to_string().contains(&key), "a key is shown once");
+    let path = format!("/v1/tenants/acme/keys/{}", shown["id"].as_str().expect("an id"));
+    assert_eq!(locked.operate(Method::DELETE, &path, "").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.problem().1, "unauthorized");
+    assert_eq!(locked.operate(Method::DELETE, &path, "").await.problem(), (404, "not_found", ""));
+    let operators = locked.operate(Method::GET, "/v1/keys", "").await;
+    let own = operators.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    let other = locked.operate(Method::DELETE, &format!("/v1/tenants/acme/keys/{own}"), "").await;
+    assert_eq!(other.problem(), (404, "not_found", ""), "an operator's is no tenant's");
+    assert_eq!(locked.operate(Method::DELETE, &format!("/v1/keys/{own}"), "").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(locked.operate(Method::GET, "/v1/keys", "").await.problem().1, "unauthorized");
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn tenants_are_made_changed_and_listed() {
+    let locked = Locked::start().await;
+    let body = r#"{"uid": "acme", "weight": 2.5, "quota": {"per_second": 10}, "policy": "backend"}"#;
+    let made = locked.operate(Method::POST, "/v1/tenants", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    assert_eq!(made.body["quota"]["burst"], 10);
+    assert_eq!(locked.operate(Method::POST, "/v1/tenants", body).await.problem(), (409, "name_taken", ""));
+    for (bad, pointer) in [
+        (r#"{"weight": 0}"#, "/weight"),
+        (r#"{"quota": {"per_second": 0}}"#, "/quota/per_second"),
+        (r#"{"policy": "bakend"}"#, "/policy"),
+        (r#"{"uid": "a b"}"#, "/uid"),
+        (r#"{"wieght": 1}"#, "/wieght"),
+    ] {
+        let answer = locked.operate(Method::POST, "/v1/tenants", bad).await;
+        assert_eq!(answer.problem(), (400, "invalid_body", pointer), "{bad}");
+    }
+    let changed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"uid": "acme-2", "quota": null}"#).await;
+    assert_eq!((changed.text("uid"), &changed.body["weight"]), ("acme-2", &serde_json::json!(2.5)));
+    assert!(changed.body["quota"].is_null());
+    assert_eq!(locked.operate(Method::GET, "/v1/tenants/acme", "").await.problem().0, 404);
+    let shown = locked.operate(Method::GET, "/v1/tenants/acme-2", "").await;
+    assert_eq!(shown.body, changed.body);
+    locked.operate(Method::POST, "/v1/tenants", r#"{"uid": "other"}"#).await;
+    let first = locked.operate(Method::GET, "/v1/tenants?limit=1", "").await;
+    assert_eq!(first.body["data"][0]["uid"], "other", "newest first");
+    let next = first.text("next_cursor");
+    assert!(first.headers["link"].to_str().expect("a text").contains(next));
+    let second = locked.operate(Method::GET, &format!("/v1/tenants?limit=1&cursor={next}"), "").await;
+    assert_eq!((&second.body["data"][0], &second.body["next_cursor"]), (&shown.body, &serde_json::Value::Null));
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_tenant_over_its_quota_is_told_when_to_come_back() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", "").await;
+    let quota = r#"{"quota": {"per_second": 1, "burst": 2}}"#;
+    assert_eq!(locked.operate(Method::PATCH, "/v1/tenants/acme", quota).await.status, StatusCode::OK);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let answer = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            assert_eq!(answer.headers["retry-after"], "1");
+        }
+        statuses.push(answer.status.as_u16());
+    }
+    assert_eq!(&statuses[..2], [202, 202]);
+    assert!(statuses[2..].contains(&429), "{statuses:?}");
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn what_is_created_under_a_key_is_created_once() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", "").await;
+    for (path, body, other) in [
+        ("/v1/tenants", r#"{"uid": "twin"}"#, r#"{"uid": "other"}"#),
+        ("/v1/keys", r#"{"description": "a"}"#, r#"{"description": "b"}"#),
+        ("/v1/tenants/acme/keys", r#"{"description": "a"}"#, r#"{"description": "b"}"#),
+        ("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/a"}"#, r#"{"url": "http://127.0.0.1:9999/b"}"#),
+    ] {
+        let who = if path == "/v1/endpoints" { &key } else { &locked.operator };
+        let send = async |body: &'static str| {
+            let request = Request::post(path)
+                .header("content-type", "application/json")
+                .header("authorization", format!("Bearer {who}"))
+                .header("idempotency-key", path);
+            locked.server.send(request.body(Full::from(body)).expect("a request")).await
+        };
+        let first = send(body).await;
+        assert_eq!(first.status, StatusCode::CREATED, "{path}: {}", first.body);
+        let again = send(body).await;
+        assert_eq!((again.status, &again.body), (StatusCode::CREATED, &first.body), "{path}");
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+        assert_eq!(send(other).await.problem(), (422, "idempotency_key_reused", ""), "{path}");
+    }
+    locked.server.stop().await.expect("it stops");
+}

@@ -39,6 +39,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let erasure = self.store.erase(self.session, erase).await?;
         if erasure.is_tenant {
             self.destinations.forget_tenant(tenant);
+            self.tenants.forget(tenant);
+            self.access.forget();
         }
         // From here on the loop reads before it sends, and finds nothing.
         let in_flight = match self.handle.ask(Command::Erased(tenant, subject)).await? {

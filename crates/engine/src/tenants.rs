@@ -159,7 +159,8 @@ impl Tenants {
         kept.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now)).take(&rate, now)
     }
 
-    fn forget(&self, id: TenantId) {
+    /// Forgets what a tenant was: it has changed, or is no more.
+    pub(crate) fn forget(&self, id: TenantId) {
         let mut kept = self.lock();
         kept.changes += 1;
         if let Some(uid) = kept.by_id.remove(&id).and_then(|known| known.uid.clone()) {

@@ -124,7 +124,7 @@ routes! {
     "/v1/pause" { POST switch::pause }
     "/v1/resume" { POST switch::resume }
     "/v1/tenants" { GET tenants::list, POST tenants::make }
-    "/v1/tenants/{t}" { GET tenants::show, PATCH tenants::change }
+    "/v1/tenants/{t}" { GET tenants::show, PATCH tenants::change, DELETE tenants::erase }
     "/v1/tenants/{t}/keys" { GET keys::list_tenants, POST keys::make_tenants }
     "/v1/tenants/{t}/keys/{id}" { DELETE keys::revoke_tenants }
     "/v1/keys" { GET keys::list_operators, POST keys::make_operators }

@@ -253,3 +253,25 @@ async fn what_is_created_under_a_key_is_created_once() {
     }
     locked.server.stop().await.expect("it stops");
 }
+
+#[tokio::test]
+async fn an_erased_tenant_is_no_more_and_its_keys_admit_nobody() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", "").await;
+    let endpoint = locked.endpoint(&key, "").await;
+    let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
+    let erased = locked.operate(Method::DELETE, "/v1/tenants/acme", "").await;
+    assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
+    assert!(erased.body["audit_row"].as_u64().is_some_and(|row| row > 0), "{}", erased.body);
+    assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.problem().1, "unauthorized");
+    for path in [
+        format!("/v1/messages/{}", sent.text("id")),
+        format!("/v1/endpoints/{endpoint}"),
+        "/v1/tenants/acme".to_owned(),
+        "/v1/tenants/acme/keys".to_owned(),
+    ] {
+        assert_eq!(locked.operate(Method::GET, &path, "").await.problem().0, 404, "{path}");
+    }
+    locked.tenant("acme", "").await;
+    locked.server.stop().await.expect("it stops");
+}

@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod config;
 mod demo;
+mod keys;
 mod policy;
 mod say;
 mod serve;
@@ -35,6 +36,8 @@ enum Command {
     Policy(policy::Args),
     /// Whether the journal is what was written, and checkpoints of it to keep elsewhere
     Audit(audit::Args),
+    /// Which master key seals the data, and how to put a newer one in its place
+    Keys(keys::Args),
     /// A part of `bench`, in a process of its own
     #[command(hide = true)]
     BenchPart(bench::part::Args),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(&args),
         // Its exit code says more than whether it went well.
         Command::Audit(args) => return audit::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::BenchPart(args) => bench::part::run(&args),
     };
     match ended {

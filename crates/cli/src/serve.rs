@@ -12,6 +12,7 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::engine::Settings;
 use posthaste_engine::master_key;
+use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::target::TargetRules;
 use posthaste_server::api::caller::Door;
 use posthaste_server::run::{Front, RunError, STOP_WITHIN};
@@ -137,6 +138,7 @@ pub(crate) async fn served<C: Clock>(
         lookup: store.lookups(),
         api_keys: store.api_keys(),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
+        master_key: Some(Keeper::new(&config.master_key, &config.data)),
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
 }

@@ -23,6 +23,18 @@ use crate::spot::Whose;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MasterKeyId(u32);
 
+impl MasterKeyId {
+    /// The fingerprint of this number.
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Its number.
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
 impl fmt::Display for MasterKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)
@@ -217,8 +229,39 @@ impl Masters {
     /// The same with a newer key, which wraps from now on.
     #[must_use]
     pub fn rotated_to(mut self, newer: MasterKey) -> Self {
-        self.older.push(std::mem::replace(&mut self.newest, newer));
+        self.rotate_to(newer);
         self
+    }
+
+    /// Takes a newer key, which wraps from now on.
+    pub fn rotate_to(&mut self, newer: MasterKey) {
+        self.older.insert(0, std::mem::replace(&mut self.newest, newer));
+    }
+
+    /// Forgets all but the newest.
+    pub fn forget_older(&mut self) {
+        self.older.clear();
+    }
+
+    /// These as a store has them that says which it is sealed under, newest first: those keys and no others;
+    /// and a newer one, if the first of these is none of them.
+    pub fn as_used(self, needed: &[KeyCheck]) -> Result<(Self, Option<MasterKey>), WrongMasterKey> {
+        needed.iter().try_for_each(|check| self.verify(check))?;
+        let given = self.newest.id();
+        let (mut used, mut others) = (Vec::new(), Vec::new());
+        let mut keys: Vec<_> = std::iter::once(self.newest).chain(self.older).collect();
+        for check in needed {
+            let place = keys.iter().position(|key| check.verify(key).is_ok());
+            used.extend(place.map(|place| keys.remove(place)));
+        }
+        others.append(&mut keys);
+        let newer =
+            if others.first().is_some_and(|key| key.id() == given) { Some(others.swap_remove(0)) } else { None };
+        match Self::newest_first(used) {
+            Some(used) => Ok((used, newer)),
+            // Nothing is sealed yet: the newest is the one to begin with.
+            None => Ok((Self::new(newer.expect("there is one at least")), None)),
+        }
     }
 
     /// These, newest first; `None` if there is none.
@@ -230,6 +273,11 @@ impl Masters {
     /// The one that wraps.
     pub const fn newest(&self) -> &MasterKey {
         &self.newest
+    }
+
+    /// The one that wraps, alone.
+    pub fn into_newest(self) -> MasterKey {
+        self.newest
     }
 
     /// All of them, newest first.
@@ -434,6 +482,30 @@ mod tests {
         let wrong = WrongMasterKey { needed: foreign.id(), given: checks[0].id() };
         assert_eq!(masters.verify(&foreign.check()), Err(wrong));
         assert!(Masters::newest_first([]).is_none());
+    }
+
+    #[test]
+    fn a_store_is_given_the_keys_it_uses_and_the_newer_one_apart() {
+        fn key(n: u8) -> MasterKey {
+            MasterKey::from_secret(SecretKey::from_bytes(&[n; 32]))
+        }
+
+        fn check(given: &[u8], needed: &[u8], used: &[u8], newer: Option<u8>) {
+            let checks: Vec<_> = needed.iter().map(|n| key(*n).check()).collect();
+            let given = Masters::newest_first(given.iter().map(|n| key(*n))).expect("some are given");
+            let (masters, offered) = given.as_used(&checks).expect("what is needed is given");
+            let expected: Vec<_> = used.iter().map(|n| key(*n).id()).collect();
+            assert_eq!(masters.iter().map(MasterKey::id).collect::<Vec<_>>(), expected);
+            assert_eq!(offered.map(|key| key.id()), newer.map(|n| key(n).id()));
+        }
+        check(&[1], &[], &[1], None);
+        check(&[1], &[1], &[1], None);
+        check(&[2, 1], &[1], &[1], Some(2));
+        check(&[2, 1], &[2, 1], &[2, 1], None);
+        check(&[1, 2], &[2, 1], &[2, 1], None);
+        check(&[2, 1], &[2], &[2], None);
+        check(&[3, 2, 1], &[2, 1], &[2, 1], Some(3));
+        check(&[3, 0, 1], &[1], &[1], Some(3));
     }
 
     #[test]

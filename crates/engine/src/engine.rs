@@ -18,7 +18,7 @@ use posthaste_crypto::signature::Secret;
 use posthaste_store::{
     Acceptance, Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError,
 };
-use posthaste_store::{Job, JobState, NewReplay, ReplayWhat, Retention};
+use posthaste_store::{Job, JobState, NewReplay, ReplayWhat, Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,9 @@ use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
 use crate::eraser::{Eraser, Wakes};
 use crate::jobs::JobRunner;
+use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
+use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
 use crate::target::{Refusal, Target};
 use crate::tenants::{self, Made, Tenants};
@@ -60,6 +62,8 @@ pub struct Settings {
     pub api_keys: ApiKeyHasher,
     /// What jitter is rolled from.
     pub seed: u64,
+    /// Looks after the master key, where there is one.
+    pub master_key: Option<Keeper>,
 }
 
 /// The verbs of a running engine.
@@ -77,6 +81,7 @@ pub struct Engine<S, C> {
     mint: Mint,
     new_job: Arc<Notify>,
     pub(crate) erasures: Arc<Wakes>,
+    rotator: Arc<Rotator>,
 }
 
 /// An endpoint as its owner asks for it, texts not yet checked.
@@ -222,8 +227,23 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let (tenants, access) = (Tenants::default(), Access::new(settings.api_keys));
         let terms = (Arc::clone(&store), handle.clone());
-        let engine =
-            Self { store, session, destinations, handle, clock, lookup, tenants, access, ids, mint, new_job, erasures };
+        let rotator = Arc::new(Rotator::new(settings.master_key));
+        let (rotates, of, by) = (Arc::clone(&rotator), Arc::clone(&store), clock.clone());
+        let engine = Self {
+            store,
+            session,
+            destinations,
+            handle,
+            clock,
+            lookup,
+            tenants,
+            access,
+            ids,
+            mint,
+            new_job,
+            erasures,
+            rotator,
+        };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.
             let loop_ended = stop.child_token();
@@ -237,13 +257,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
                     tracing::warn!(%error, "cannot read what was agreed with tenants; they are equals until changed");
                 }
             };
-            let (ended, (), (), (), (), ()) = tokio::join!(
+            let (ended, (), (), (), (), (), ()) = tokio::join!(
                 dispatch,
                 terms,
                 jobs.run(loop_ended.clone()),
                 upkeep.run(loop_ended.clone()),
                 eraser.run(loop_ended.clone()),
-                signer.run(loop_ended.clone())
+                signer.run(loop_ended.clone()),
+                rotates.run(&of, session, &by, loop_ended.clone())
             );
             signer.finish().await;
             connector.close().await;
@@ -422,5 +443,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Resets a breaker; `false` when it is closed.
     pub async fn reset_breaker(&self, of: BreakerOf, how: Reset) -> Result<bool, NotDone> {
         Ok(self.handle.ask(Command::Reset(of, how)).await? == Answer::Done)
+    }
+
+    /// Begins to rotate the master key; what is sealed stays readable all the time. One that is under way is
+    /// told of instead.
+    pub async fn rotate_master_key(&self) -> Result<Rotation, NotRotated> {
+        self.rotator.ask(self.store.as_ref()).await
+    }
+
+    /// Which master keys are needed, and how far a rotation is.
+    pub async fn rotation(&self) -> Result<Rotation, StoreError> {
+        self.store.rotation().await
     }
 }

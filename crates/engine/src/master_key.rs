@@ -1,12 +1,13 @@
 //! Where the master key comes from: a file that the first start makes, a file or a text that
 //! somebody gives, or a command that prints it.
 //!
-//! A source may give several keys, newest first, one a line: that is how one is rotated. Invariant: a
+//! A source may give several keys, newest first, apart by spaces or lines: that is how one is rotated. Invariant: a
 //! key is made only where nothing is sealed yet, and one that is there is never written over unless
 //! the new file holds it too, or its owner asked to forget it.
 
 mod command;
 mod file;
+pub mod keeper;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ pub enum NoMasterKey {
         why: BadMasterKey,
     },
     /// There are more keys, or more text, than there can be.
-    #[error("the master key from {from} is too long; give at most {KEYS_MAX} keys, newest first, each on a line")]
+    #[error("the master key from {from} is too long; give at most {KEYS_MAX} keys, newest first")]
     TooLong {
         /// Where it came from.
         from: String,
@@ -202,14 +203,14 @@ fn written(keys: &[&MasterKey]) -> SecretText {
     text.into()
 }
 
-/// The keys in a text, newest first, one a line.
+/// The keys in a text, newest first.
 fn parse(text: &str, from: &str) -> Result<Masters, NoMasterKey> {
     let bad = |why| NoMasterKey::Bad { from: from.to_owned(), why };
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    if lines.len() > KEYS_MAX {
+    let texts: Vec<&str> = text.split_whitespace().collect();
+    if texts.len() > KEYS_MAX {
         return Err(NoMasterKey::TooLong { from: from.to_owned() });
     }
-    let keys: Vec<MasterKey> = lines.into_iter().map(MasterKey::parse).collect::<Result<_, _>>().map_err(bad)?;
+    let keys: Vec<MasterKey> = texts.into_iter().map(MasterKey::parse).collect::<Result<_, _>>().map_err(bad)?;
     Masters::newest_first(keys).ok_or_else(|| bad(BadMasterKey::Length { bytes: 0 }))
 }
 
@@ -382,10 +383,12 @@ mod tests {
     #[test]
     fn several_keys_are_read_newest_first() {
         let (newer, older) = (MasterKey::generate(), MasterKey::generate());
-        let source = given(&format!("{}\n\n {}\n", text_of(&newer), text_of(&older)));
-        let masters = load(&source, folder().path(), &[older.check()]).expect("the older is among them");
-        assert_eq!(masters.newest().id(), newer.id());
-        assert_eq!(masters.iter().count(), 2);
+        for apart in ["\n\n ", " "] {
+            let source = given(&format!("{}{apart}{}\n", text_of(&newer), text_of(&older)));
+            let masters = load(&source, folder().path(), &[older.check()]).expect("the older is among them");
+            assert_eq!(masters.newest().id(), newer.id());
+            assert_eq!(masters.iter().count(), 2);
+        }
     }
 
     #[test]

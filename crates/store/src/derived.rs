@@ -106,7 +106,9 @@ impl Derived {
             | Entry::Retained { .. }
             | Entry::Document { .. }
             | Entry::Erased { .. }
-            | Entry::ErasureDone { .. } => {}
+            | Entry::ErasureDone { .. }
+            | Entry::RotationBegun { .. }
+            | Entry::RotationEnded { .. } => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! The promise on disk.
 //!
 //! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
-//! [`sqlite::Sqlite`] keep it. It is seven small ones, by who needs them:
+//! [`sqlite::Sqlite`] keep it. It is made of small ones, by who needs them:
 //!
 //! | trait | who asks |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | [`DeadLetters`] | whoever looks through what was given up |
 //! | [`Checkpoints`] | what signs for the journal |
 //! | [`Erasures`] | whoever must forget somebody |
+//! | [`MasterKeys`] | what rotates the master key |
 //!
 //! Every call is one transaction, but for a count in [`Outbox::cut`]. What changes a delivery carries the
 //! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery is
@@ -32,6 +33,7 @@ mod erasures;
 mod error;
 mod jobs;
 pub mod journal;
+mod master_keys;
 pub mod memory;
 mod number;
 mod outbox;
@@ -47,6 +49,7 @@ pub use erasures::{ERASURE_STEP_MAX, Erasures};
 pub use error::StoreError;
 pub use jobs::Jobs;
 pub use journal::JournalRow;
+pub use master_keys::{MasterKeys, Rotation};
 pub use memory::{Memory, MemoryStore};
 pub use outbox::Outbox;
 pub use register::Register;
@@ -72,6 +75,12 @@ pub const DELIVERIES_MAX: u64 = 1_000;
 ///
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
 /// carried out whether or not its answer is awaited.
-pub trait Store: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures {}
+pub trait Store:
+    Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys
+{
+}
 
-impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures> Store for S {}
+impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys> Store
+    for S
+{
+}

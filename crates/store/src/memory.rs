@@ -12,6 +12,7 @@ mod idempotency;
 mod job;
 mod journal;
 mod retention;
+mod rotation;
 mod signed;
 mod store;
 mod sweep;
@@ -65,6 +66,7 @@ pub struct Memory {
     gone: retention::Gone,
     erasures: erasure::Erasures,
     signed: signed::Lines,
+    masters: rotation::Named,
 }
 
 impl Memory {

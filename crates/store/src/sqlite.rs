@@ -41,6 +41,7 @@ mod renew;
 mod request;
 mod reserve;
 mod retention;
+pub mod rotation;
 mod schema;
 mod scrub;
 mod sealed;

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod crash_points;
 pub mod fairness;
 pub mod idempotency;
+pub mod keyed;
 pub mod limits;
 pub mod loopback;
 pub mod mass_ends;
@@ -21,6 +22,7 @@ pub mod purity;
 pub mod receiver;
 #[cfg(feature = "conformance")]
 pub mod retry_tokens;
+pub mod rotation;
 pub mod rss;
 pub mod schedules;
 pub mod sealed;

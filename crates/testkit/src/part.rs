@@ -4,7 +4,7 @@
 //! whose starter was killed ends with its input.
 
 use std::ffi::OsStr;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
@@ -23,6 +23,12 @@ impl Part {
         let child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let child = child.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
         Ok(Self { child })
+    }
+
+    /// Tells it something, in one line.
+    pub fn tell(&mut self, line: &str) -> Result<(), CannotRun> {
+        let stdin = self.child.stdin.as_mut().ok_or_else(|| CannotRun("it does not listen any more".to_owned()))?;
+        Ok(writeln!(stdin, "{line}")?)
     }
 
     /// What it says, for whoever asks first.

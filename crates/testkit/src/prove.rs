@@ -12,7 +12,7 @@ use posthaste_store::StoreError;
 
 use crate::{
     audit_tamper, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted,
-    purity, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
+    purity, rotation, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{retry_tokens, store_conformance};
@@ -203,6 +203,11 @@ pub const PROOFS: &[Proof] = &[
         name: "store-kill9",
         shows: "a process around the loop and the store is killed under eight producers: nothing acknowledged is lost",
         run: store_kill9::run,
+    },
+    Proof {
+        name: "rotation",
+        shows: "the master key rotated under load and killed at every step: nothing lost, nothing left under the old one",
+        run: rotation::run,
     },
     Proof {
         name: "store-backlog",

@@ -10,7 +10,7 @@
 mod check;
 mod node;
 mod producer;
-mod record;
+pub(crate) mod record;
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The command as somebody types it.
 
 mod audit;
+mod keys;
 mod policy;
 mod serve;
 mod simulate;

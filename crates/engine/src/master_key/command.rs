@@ -46,6 +46,14 @@ pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<S
     }
 }
 
+/// Runs something that blocks in a thread of its own; whoever asked waits for it.
+pub(super) async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(run).await {
+        Ok(done) => done,
+        Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+    }
+}
+
 /// How it ended; `None` if it had to be ended.
 fn ended(child: &mut Child, within: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Duration::ZERO;

@@ -75,6 +75,7 @@ impl Server {
             lookup: LookupKey::from_bytes([8; 32]),
             api_keys: StoreKey::generate(KeyId(1)).api_keys(),
             seed: 1,
+            master_key: None,
         };
         let data = tempfile::tempdir().expect("a temporary folder");
         let front = Front { listener, door, data: Some(data.path().to_owned()) };

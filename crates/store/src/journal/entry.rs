@@ -12,6 +12,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
+use posthaste_crypto::master::MasterKeyId;
 
 use super::pack::{self, Unpack, damaged};
 use super::{Hidden, Marks};
@@ -190,6 +191,22 @@ pub enum Entry {
         /// When.
         at: Timestamp,
     },
+    /// Keys are wrapped by a newer master key from now on.
+    RotationBegun {
+        /// The newer.
+        to: MasterKeyId,
+        /// When.
+        at: Timestamp,
+    },
+    /// Nothing is wrapped by an older master key any more.
+    RotationEnded {
+        /// The newer.
+        to: MasterKeyId,
+        /// How many keys were wrapped anew.
+        rewrapped: u64,
+        /// When.
+        at: Timestamp,
+    },
 }
 
 /// Who was erased, as the journal can say it.
@@ -298,7 +315,9 @@ impl Entry {
             | Self::Spread { at, .. }
             | Self::Retained { at, .. }
             | Self::Erased { at, .. }
-            | Self::ErasureDone { at, .. } => Some(*at),
+            | Self::ErasureDone { at, .. }
+            | Self::RotationBegun { at, .. }
+            | Self::RotationEnded { at, .. } => Some(*at),
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
             Self::Ended { state, .. } => number::split(state).1,
             Self::Opened { .. }
@@ -409,6 +428,14 @@ impl Entry {
                 numbers(bytes, &[17, *announced, *messages, *deliveries]);
                 pack::time(bytes, *at);
             }
+            Self::RotationBegun { to, at } => {
+                numbers(bytes, &[14, to.raw().into()]);
+                pack::time(bytes, *at);
+            }
+            Self::RotationEnded { to, rewrapped, at } => {
+                numbers(bytes, &[15, to.raw().into(), *rewrapped]);
+                pack::time(bytes, *at);
+            }
         }
     }
 
@@ -462,6 +489,12 @@ impl Entry {
                 announced: rest.number()?,
                 messages: rest.number()?,
                 deliveries: rest.number()?,
+                at: rest.time()?,
+            },
+            14 => Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()? },
+            15 => Self::RotationEnded {
+                to: MasterKeyId::from_raw(rest.small()?),
+                rewrapped: rest.number()?,
                 at: rest.time()?,
             },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),

@@ -7,6 +7,7 @@ use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
+use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
 use crate::row::{Attempt, EndpointStatus, JobState, PauseScope, RetentionPhase};
@@ -84,6 +85,8 @@ fn every_kind() -> Vec<Entry> {
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8) },
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(Some(Hidden([7; 16]))), at: at(8) },
         Entry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
+        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8) },
+        Entry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
     ]
 }
 

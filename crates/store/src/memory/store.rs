@@ -8,6 +8,7 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, 
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
+use posthaste_crypto::master::MasterKey;
 use tokio::sync::Notify;
 
 use crate::row::{
@@ -19,8 +20,8 @@ use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage}
 use crate::row::{Erase, Erasure, ErasureStep};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
-    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow, Outbox, Register,
-    Signed, StoreError,
+    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow, MasterKeys, Outbox,
+    Register, Rotation, Signed, StoreError,
 };
 
 use super::Memory;
@@ -337,5 +338,19 @@ impl Erasures for MemoryStore {
 
     async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
         Ok(self.lock().count_erased(&messages))
+    }
+}
+
+impl MasterKeys for MemoryStore {
+    fn offer(&self, newer: MasterKey) {
+        self.lock().offer(newer.id());
+    }
+
+    async fn rotate(&self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {
+        self.lock().rotate(session, at)
+    }
+
+    async fn rotation(&self) -> Result<Rotation, StoreError> {
+        Ok(self.lock().rotation())
     }
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
 use super::sealed::{SealedAccept, SealedMessage};
-use super::vault::{self, NewKey, Vault};
+use super::vault::{NewKey, Vault};
 use super::{collapse, failed, idempotency, job};
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
@@ -94,7 +94,7 @@ impl<'c> Accept<'c> {
 
     pub(super) fn put_keys(&mut self, keys: &[NewKey]) -> rusqlite::Result<()> {
         for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.tenant, new.id)) {
-            vault::put(self.conn, new)?;
+            self.vault.put(self.conn, new)?;
             self.keys.push(*new);
         }
         Ok(())

@@ -210,7 +210,7 @@ impl Own<'_> {
 }
 
 /// A connection that cannot change anything.
-fn open(folder: &Path) -> Result<Connection, StoreError> {
+pub(super) fn open(folder: &Path) -> Result<Connection, StoreError> {
     let refused = |reason: String| StoreError::Folder { folder: folder.display().to_string(), reason };
     let path = folder.join(DATABASE);
     let header = match Header::read(&path) {

@@ -185,7 +185,7 @@ fn put(
     }
     idempotency::remember(conn, once)?;
     let mut keys = keys.iter().filter(|new| !vault.is_destroyed(new.tenant, new.id));
-    keys.try_for_each(|new| super::vault::put(conn, new))?;
+    keys.try_for_each(|new| vault.put(conn, new))?;
     conn.prepare_cached(
         "INSERT OR REPLACE INTO document (kind, id, tenant, name, at_ms, sealed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?

@@ -29,10 +29,11 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::column::{key, stored_key};
 use super::failed;
 use super::folder::Folder;
+use super::rotation::{self, InUse, Side};
 use crate::StoreError;
 
 /// The store's own key has this number.
-const STORE_KEY: KeyId = KeyId(1);
+pub(super) const STORE_KEY: KeyId = KeyId(1);
 
 /// Keys in memory, at about 1.5 KiB each; beyond it all are forgotten and read again.
 const KEPT_MAX: usize = 8_192;
@@ -53,7 +54,7 @@ impl fmt::Debug for Own {
 
 /// The keys.
 pub(super) struct Vault {
-    masters: RwLock<Masters>,
+    pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
     lookups: LookupKey,
     requests: LookupKey,
@@ -94,22 +95,22 @@ impl Vault {
         folder: &Folder,
         ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
     ) -> Result<(Self, Own), StoreError> {
-        let needed: Vec<_> = meta(conn, "key_check")?.map(KeyCheck::from_bytes).into_iter().collect();
-        let masters = ask(&needed).map_err(|why| folder.refused(why))?;
-        match needed[..] {
-            [] => make(conn, &masters)?,
-            [check, ..] => check.verify(masters.newest()).map_err(|wrong| {
-                folder.refused(format!("{wrong}; give it the key it was made with: nothing can be read without"))
-            })?,
+        let needed = rotation::checks(conn)?;
+        let given = ask(&needed).map_err(|why| folder.refused(why))?;
+        let (masters, newer) = given.as_used(&needed).map_err(|wrong| {
+            folder.refused(format!("{wrong}; give it the key it was made with: nothing can be read without"))
+        })?;
+        if needed.is_empty() {
+            make(conn, &masters)?;
         }
-        let wrapped = MasterWrapped::from_bytes(wrapped(conn, STORE_KEY)?);
+        let wrapped = rotation::wrapped(conn, STORE_KEY)?.ok_or_else(|| damaged("the store's key"))?;
         let store = masters.unwrap_store(STORE_KEY, &wrapped).map_err(|refused| folder.refused(refused.to_string()))?;
         let sealed: Vec<u8> = expected(conn, "id_key")?;
         let id_key = store.sealing().open(&OWN, &sealed).ok().and_then(|opened| opened.try_into().ok());
         let id_key = id_key.ok_or_else(|| damaged("the key of public ids"))?;
         let last: u32 = expected(conn, "last_key")?;
         let vault = Self {
-            masters: RwLock::new(masters),
+            in_use: RwLock::new(InUse { masters, newer, side: rotation::side(conn)? }),
             lookups: store.lookups(),
             requests: store.idempotency(),
             erasures: store.erasures(),
@@ -207,8 +208,7 @@ impl Vault {
             }
             // Nobody has made one since we looked, unless some were forgotten in between.
             if keys.forgotten == forgotten
-                && let Some(made) =
-                    keys.make(tenant, subject, &self.masters.read().unwrap_or_else(PoisonError::into_inner))
+                && let Some(made) = keys.make(tenant, subject, &self.in_use().masters)
             {
                 return Ok(made);
             }
@@ -244,7 +244,35 @@ impl Vault {
     /// Writes a tenant's key down if it is not; it goes along once more with what is sealed under it next.
     pub(super) fn write_down(&self, conn: &Connection, tenant: TenantId) -> rusqlite::Result<()> {
         let Some(own) = self.known(tenant, None) else { return Ok(()) };
-        self.unwritten(tenant, own.id()).iter().try_for_each(|new| put(conn, new))
+        self.unwritten(tenant, own.id()).iter().try_for_each(|new| self.put(conn, new))
+    }
+
+    /// Writes a key down; one that is there already stays.
+    pub(super) fn put(&self, conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
+        let by_master = new.subject.is_none();
+        let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
+        let mut sql = conn.prepare_cached(
+            "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO NOTHING",
+        )?;
+        let mut put = || sql.execute((new.id.0, key(new.tenant.0), subject, (!by_master).then_some(new.wrapped)));
+        let is_new = match put() {
+            // What an erased tenant left is in its place.
+            Err(error) if is_in_place(&error) && destroy::remove_left(conn, new.tenant, subject)? > 0 => put()?,
+            done => done?,
+        };
+        if is_new > 0 && by_master {
+            // Its master key may have been rotated since it was made. What is not on the disk is in memory.
+            let made = self.read().tenants.get(&new.tenant).filter(|made| made.id() == new.id).cloned();
+            let in_use = self.in_use();
+            let wrapped = made.map_or(new.wrapped, |made| *in_use.masters.wrap_tenant(&made).as_bytes());
+            rotation::put(conn, in_use.side, new.id, &wrapped)?;
+        }
+        conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_key' AND value < ?1")?.execute([new.id.0])?;
+        Ok(())
+    }
+
+    fn in_use(&self) -> RwLockReadGuard<'_, InUse> {
+        self.in_use.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note that keys are on the disk.
@@ -263,8 +291,8 @@ impl Vault {
         let refused = |why: &dyn fmt::Display| damaged_because("a wrapped key", why);
         let Some(subject) = &row.subject else {
             let wrapped = MasterWrapped::from_bytes(row.wrapped);
-            let masters = self.masters.read().unwrap_or_else(PoisonError::into_inner);
-            let opened = masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped).map_err(|why| refused(&why))?;
+            let opened = self.in_use().masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped);
+            let opened = opened.map_err(|why| refused(&why))?;
             return Ok(Some(Found::Tenant(Arc::new(opened))));
         };
         self.find(conn, row.tenant, None)?;
@@ -365,22 +393,6 @@ impl Keys {
     }
 }
 
-/// Writes a key down; one that is there already stays.
-pub(super) fn put(conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
-    let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
-    let mut sql = conn.prepare_cached(
-        "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO NOTHING",
-    )?;
-    let mut put = || sql.execute((new.id.0, key(new.tenant.0), subject, new.wrapped)).map(drop);
-    match put() {
-        // What an erased tenant left is in its place.
-        Err(error) if is_in_place(&error) && destroy::remove_left(conn, new.tenant, subject)? > 0 => put()?,
-        done => done?,
-    }
-    conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_key' AND value < ?1")?.execute([new.id.0])?;
-    Ok(())
-}
-
 /// Whether what was sealed under a key can be opened: it is there, and so is the one that wraps it.
 pub(super) fn is_on_disk(conn: &Connection, id: KeyId) -> rusqlite::Result<bool> {
     conn.prepare_cached(
@@ -402,7 +414,9 @@ struct StoredKey {
     wrapped: [u8; WRAPPED_BYTES],
 }
 
-const COLUMNS: &str = "id, tenant, subject, wrapped";
+const COLUMNS: &str = "id, tenant, subject, coalesce(wrapped,
+    (SELECT w.wrapped FROM master_wrapped_0 w WHERE w.id = data_key.id),
+    (SELECT w.wrapped FROM master_wrapped_1 w WHERE w.id = data_key.id))";
 
 fn stored(conn: &Connection, tenant: TenantId, subject: Option<&Digest>) -> Result<Option<StoredKey>, StoreError> {
     let subject = subject.map_or(&[][..], |hidden| hidden);
@@ -434,11 +448,6 @@ fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
     })
 }
 
-fn wrapped(conn: &Connection, id: KeyId) -> Result<[u8; WRAPPED_BYTES], StoreError> {
-    conn.query_row("SELECT wrapped FROM data_key WHERE id = ?1", [id.0], |row| row.get(0))
-        .map_err(failed("read the store's key"))
-}
-
 /// The keys of a new store, all at once.
 fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
     let store = StoreKey::generate(STORE_KEY);
@@ -454,23 +463,20 @@ fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
         .and_then(|()| put("public_key", &store.checkpoints().public().to_string()))
         .and_then(|()| put("last_key", &STORE_KEY.0))
         .and_then(|()| {
-            tx.execute(
-                "INSERT INTO data_key VALUES (?1, -1, x'', ?2)",
-                (STORE_KEY.0, masters.wrap_store(&store).as_bytes()),
-            )
-            .map(drop)
+            tx.execute("INSERT INTO data_key VALUES (?1, -1, x'', NULL)", [STORE_KEY.0])?;
+            rotation::put(&tx, Side::Zero, STORE_KEY, masters.wrap_store(&store).as_bytes())
         })
         .map_err(&doing)?;
     tx.commit().map_err(&doing)
 }
 
-fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreError> {
+pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreError> {
     conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0))
         .optional()
         .map_err(failed("read the store's keys"))
 }
 
-fn expected<T: rusqlite::types::FromSql>(conn: &Connection, name: &'static str) -> Result<T, StoreError> {
+pub(super) fn expected<T: rusqlite::types::FromSql>(conn: &Connection, name: &'static str) -> Result<T, StoreError> {
     meta(conn, name)?.ok_or_else(|| damaged(name))
 }
 
@@ -478,7 +484,7 @@ pub(super) fn damaged(what: &'static str) -> StoreError {
     StoreError::Damaged { what, found: "nothing that fits".to_owned() }
 }
 
-fn damaged_because(what: &'static str, why: &dyn fmt::Display) -> StoreError {
+pub(super) fn damaged_because(what: &'static str, why: &dyn fmt::Display) -> StoreError {
     StoreError::Damaged { what, found: format!("something else ({why})") }
 }
 

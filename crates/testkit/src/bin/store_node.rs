@@ -1,4 +1,4 @@
-//! One part of the proofs `store-kill9` and `store-backlog`: a process that is killed, one whose memory
+//! One part of the proofs `store-kill9`, `store-backlog`, `rotation` and `backup`: a process that is killed, one whose memory
 //! is looked at, or one of those that give it work. Started by the proofs.
 
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ fn main() -> ExitCode {
     match args.as_slice() {
         [role, folder] if role == "accepts" => posthaste_testkit::store_backlog::main(folder),
         [role, folder] if role == "streams" => posthaste_testkit::store_backlog::streams::main(folder),
+        [role, folder] if role == "keyed" => posthaste_testkit::keyed::main(folder),
         _ => posthaste_testkit::store_kill9::main(&args),
     }
 }

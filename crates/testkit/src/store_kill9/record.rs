@@ -8,22 +8,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The bytes of a record.
-pub(super) const BYTES: usize = 16;
+pub(crate) const BYTES: usize = 16;
 
 /// A message as its producer knows it, and the id it was given: its own where it is acknowledged,
 /// its delivery's where it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Record {
-    pub(super) token: u64,
-    pub(super) id: u64,
+pub(crate) struct Record {
+    pub(crate) token: u64,
+    pub(crate) id: u64,
 }
 
 impl Record {
-    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         (u128::from(self.token) << 64 | u128::from(self.id)).to_be_bytes()
     }
 
-    pub(super) fn from_bytes(bytes: [u8; BYTES]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; BYTES]) -> Self {
         let [high, low] = [0, 8].map(|at| {
             let mut half = [0; 8];
             half.copy_from_slice(&bytes[at..at + 8]);
@@ -34,13 +34,13 @@ impl Record {
 }
 
 /// Every whole record in these bytes.
-pub(super) fn all(bytes: &[u8]) -> impl Iterator<Item = Record> {
+pub(crate) fn all(bytes: &[u8]) -> impl Iterator<Item = Record> {
     let (whole, _) = bytes.as_chunks::<BYTES>();
     whole.iter().map(|bytes| Record::from_bytes(*bytes))
 }
 
 /// The records of a file; none when it is missing.
-pub(super) fn read(path: &Path) -> io::Result<Vec<Record>> {
+pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
     match fs::read(path) {
         Ok(bytes) => Ok(all(&bytes).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -49,22 +49,22 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Record>> {
 }
 
 /// How many records a file has.
-pub(super) fn count(path: &Path) -> u64 {
+pub(crate) fn count(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len() / BYTES as u64)
 }
 
 /// Where a producer writes down what was acknowledged.
-pub(super) fn ledger(folder: &Path, producer: usize) -> PathBuf {
+pub(crate) fn ledger(folder: &Path, producer: usize) -> PathBuf {
     folder.join(format!("ledger-{producer}"))
 }
 
 /// Where the receiver writes down what it took.
-pub(super) fn arrivals(folder: &Path) -> PathBuf {
+pub(crate) fn arrivals(folder: &Path) -> PathBuf {
     folder.join("arrivals")
 }
 
 /// Where the node listens.
-pub(super) fn socket(folder: &Path) -> PathBuf {
+pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("socket")
 }
 

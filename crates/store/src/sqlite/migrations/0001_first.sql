@@ -7,10 +7,12 @@ CREATE TABLE meta (
 ) STRICT, WITHOUT ROWID;
 
 -- `starts` counts sessions: it is the writer new keys are minted under, and the epoch. The first opening
--- adds, once for the life of the store: `key_check` (which master key it is), `id_key` (hides keys in
--- public ids, sealed), `store_id`, `public_key` (verifies checkpoints), `last_key` (the highest number of a
--- data key). No row below `low` is ready.
-INSERT INTO meta VALUES ('starts', 0), ('followed', 0), ('following', 0), ('low', 0);
+-- adds, once for the life of the store: `key_check` (which master key it is; while one is rotated both, the
+-- newer first), `id_key` (hides keys in public ids, sealed), `store_id`, `public_key` (verifies checkpoints),
+-- `last_key` (the highest number of a data key). No row below `low` is ready. Keys that a master key wraps are
+-- written to `master_wrapped_0` or `_1`, as `wrapped_in` says; a rotation has moved `rewrapped` of them.
+INSERT INTO meta VALUES ('starts', 0), ('followed', 0), ('following', 0), ('low', 0), ('wrapped_in', 0),
+  ('rewrapped', 0);
 
 -- Keys that seal, wrapped: number 1 is the store's own, the others are tenants' and their subjects'. What
 -- was sealed under a key that is gone cannot be opened. Numbers are never used again.
@@ -18,10 +20,21 @@ CREATE TABLE data_key (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,                   -- nobody's, -1, is the store's
   subject BLOB NOT NULL,                     -- a keyed hash of whose; empty for the tenant's own
-  wrapped BLOB NOT NULL
+  wrapped BLOB                               -- by the tenant's; null where a master key wraps it
 ) STRICT;
 
 CREATE UNIQUE INDEX data_key_of ON data_key (tenant, subject);
+
+-- The store's key and the tenants', wrapped by a master key. One of the two is empty, but while a master key is
+-- rotated: its rows move to the other, wrapped anew. What they leave behind is cleared as a whole table, since
+-- pages keep old bytes in their gaps that no row knows of.
+CREATE TABLE master_wrapped_0 (id INTEGER PRIMARY KEY, wrapped BLOB NOT NULL) STRICT;
+CREATE TABLE master_wrapped_1 (id INTEGER PRIMARY KEY, wrapped BLOB NOT NULL) STRICT;
+
+CREATE TRIGGER data_key_gone AFTER DELETE ON data_key WHEN OLD.wrapped IS NULL BEGIN
+  DELETE FROM master_wrapped_0 WHERE id = OLD.id;
+  DELETE FROM master_wrapped_1 WHERE id = OLD.id;
+END;
 
 -- Who was erased, as a keyed hash, and how far that is. A row goes with the row of the journal that
 -- announced it.

@@ -1,0 +1,52 @@
+//! `posthaste keys`: which master key is needed, and a newer one in its place.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::{ended, posthaste};
+
+/// A server that has begun and is asked to stop: there are data afterwards.
+fn served(folder: &Path) {
+    let mut server = posthaste(folder, "serve --dev --listen 127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut said = String::new();
+    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
+    heard.expect("it says something");
+    let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
+    assert!(asked.expect("kill runs").success());
+    assert!(server.wait().expect("it ends").success(), "it serves with the key that is there");
+}
+
+#[test]
+fn a_rotation_puts_a_newer_key_in_the_place_of_the_old_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    served(folder.path());
+    let file = folder.path().join("posthaste-data/master.key");
+    let old = std::fs::read_to_string(&file).expect("the first start made it");
+    let (_, before, _) = ended(folder.path(), "keys status");
+    assert!(before.starts_with("The data are sealed under master key "), "{before}");
+    let (ok, said, complaint) = ended(folder.path(), "keys rotate");
+    assert!(ok && said.contains("keys were wrapped anew"), "{said}{complaint}");
+    let new = std::fs::read_to_string(&file).expect("it is there");
+    assert!(new != old && new.lines().count() == 1, "the old key is forgotten");
+    let (_, after, _) = ended(folder.path(), "keys status");
+    assert_ne!(after, before);
+    served(folder.path());
+    std::fs::write(&file, old).expect("it can be written");
+    let (ok, _, complaint) = ended(folder.path(), "keys rotate");
+    assert!(!ok && complaint.contains("the data are sealed under master key"), "{complaint}");
+}
+
+#[test]
+fn without_a_store_there_is_nothing_to_rotate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for line in ["keys status", "keys rotate"] {
+        let (ok, _, complaint) = ended(folder.path(), line);
+        assert!(!ok && complaint.contains("there is no posthaste.db in it"), "{complaint}");
+    }
+    assert!(!folder.path().join("posthaste-data").exists(), "none is made");
+}

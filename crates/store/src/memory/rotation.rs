@@ -1,0 +1,49 @@
+//! The master key of a store in memory: it seals nothing, so a rotation has a beginning and an end.
+
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::master::MasterKeyId;
+
+use super::Memory;
+use crate::journal::Entry;
+use crate::row::Session;
+use crate::{Rotation, StoreError};
+
+/// Which keys were named.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    newest: u32,
+    older: Option<u32>,
+    offered: Option<MasterKeyId>,
+}
+
+impl Memory {
+    /// See [`crate::MasterKeys::offer`].
+    pub fn offer(&mut self, newer: MasterKeyId) {
+        self.masters.offered = Some(newer);
+    }
+
+    /// See [`crate::MasterKeys::rotate`].
+    pub fn rotate(&mut self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {
+        self.guard(session)?;
+        let to = MasterKeyId::from_raw(self.masters.newest);
+        if self.masters.older.take().is_some() {
+            self.note([Entry::RotationEnded { to, rewrapped: 0, at }]);
+        } else if let Some(to) = self.masters.offered.take() {
+            self.masters.older = Some(self.masters.newest);
+            self.masters.newest = to.raw();
+            self.note([Entry::RotationBegun { to, at }]);
+        }
+        Ok(self.rotation())
+    }
+
+    /// See [`crate::MasterKeys::rotation`].
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            newest: MasterKeyId::from_raw(self.masters.newest),
+            older: self.masters.older.map(MasterKeyId::from_raw).into_iter().collect(),
+            offered: self.masters.offered,
+            rewrapped: 0,
+            left: 0,
+        }
+    }
+}

@@ -237,6 +237,15 @@ impl Sqlite {
         self.shared.tokens.trust();
     }
 
+    /// Leaves in the file what is deleted from it: for the control of a proof.
+    #[cfg(any(test, feature = "conformance"))]
+    pub async fn leave_what_is_deleted(&self, session: Session) -> Result<(), StoreError> {
+        let leave = |conn: &Connection| {
+            conn.execute_batch("PRAGMA secure_delete = OFF").map_err(failed("leave what is deleted"))
+        };
+        self.work(session, 1, leave).await
+    }
+
     /// Why nothing is written any more, if a commit has failed.
     pub fn stopped(&self) -> Option<&str> {
         self.shared.stopped.get().map(String::as_str)

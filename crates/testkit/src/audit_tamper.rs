@@ -3,7 +3,7 @@
 //!
 //! The attacker is a program of its own, `tamper`. Each time it gets a fresh copy of one small store; the
 //! verifier has the file and one exported checkpoint from its middle. Copies that nobody touched, but that
-//! retention has worked on, must give no alarm.
+//! retention has worked on, or in which somebody was erased, must give no alarm.
 //!
 //! The controls: a verifier that looks at rows and tables and not at links and checkpoints, and one that
 //! was given no checkpoint, must each miss something.
@@ -20,6 +20,7 @@ use std::time::Duration;
 use posthaste_core::time::Timestamp;
 use posthaste_store::audit::{Finding, Report};
 use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::{Erase, Erasures, Whom};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::World;
@@ -66,6 +67,9 @@ pub fn run(options: &Options) -> Findings {
         for (report, when) in runtime.block_on(retained(&world, *day))? {
             tally.untouched(&report, &format!("after retention on day {day}, {when}"));
         }
+    }
+    for (report, when) in runtime.block_on(forgotten(&world))? {
+        tally.untouched(&report, &format!("while somebody is erased, {when}"));
     }
     eprintln!("{} audits of untouched copies; seen, by what was done: {:#?}", tally.untouched, tally.seen);
     Ok(vec![
@@ -162,6 +166,32 @@ async fn retained(world: &World, day: u64) -> Result<Vec<(Report, &'static str)>
     retention.end().await;
     let later = Timestamp::from_millis(now.as_millis() + 1);
     reports.push((audit(copy.path(), &world.trust(later))?, "stopped"));
+    Ok(reports)
+}
+
+/// Audits of a copy on which a subject and then its tenant are erased: after each step.
+async fn forgotten(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
+    let copy = world.copy()?;
+    let now = world.ended() + Duration::from_secs(60);
+    let mut reports = Vec::new();
+    for whom in [world::subject(), Whom::Tenant] {
+        let (store, session) = world::open(copy.path()).await?;
+        let erasure = store.erase(session, Erase { tenant: world::TENANT, whom: whom.clone(), at: now }).await?;
+        reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, announced")));
+        loop {
+            let step = store.erase_step(session, erasure.number, now, Vec::new()).await?;
+            reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, {step:?}")));
+            let step = step.ok_or_else(|| CannotRun("an erasure is not known".to_owned()))?;
+            if step.erasure.done.is_some() {
+                if step.erasure.deliveries == 0 {
+                    return Err(CannotRun(format!("nothing was erased: {step:?}")));
+                }
+                break;
+            }
+        }
+        store.close().await;
+        reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, stopped")));
+    }
     Ok(reports)
 }
 

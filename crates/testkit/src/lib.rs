@@ -8,6 +8,8 @@ pub mod contention;
 pub mod core_speed;
 pub mod cpu;
 pub mod crash_points;
+#[cfg(feature = "conformance")]
+pub mod erasure;
 pub mod fairness;
 pub mod idempotency;
 pub mod keyed;

@@ -15,7 +15,7 @@ use crate::{
     purity, rotation, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
-use crate::{retry_tokens, store_conformance};
+use crate::{erasure, retry_tokens, store_conformance};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -192,6 +192,12 @@ pub const PROOFS: &[Proof] = &[
         name: "store-conformance",
         shows: "every case of the contract on both stores; any history with crashes reads the same from both",
         run: store_conformance::run,
+    },
+    #[cfg(feature = "conformance")]
+    Proof {
+        name: "erasure",
+        shows: "who is erased is gone for somebody with the files and the master key, and from an older copy as well",
+        run: erasure::run,
     },
     #[cfg(feature = "conformance")]
     Proof {

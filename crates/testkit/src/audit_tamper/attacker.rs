@@ -8,11 +8,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use posthaste_core::id::DeliveryId;
+use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, claimed};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_store::journal::{Entry, Head};
+use posthaste_store::journal::{Entry, ErasedWhom, Head};
 use posthaste_store::{JournalRow, Retention, RetentionPhase};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -59,6 +59,7 @@ const WAYS: &[Way] = &[
     (SIGNED_ANEW, Attacker::anew_signed),
     ("the beginning cut off and announced", Attacker::beginning_announced),
     ("outcomes removed and announced", Attacker::outcomes_announced),
+    ("outcomes removed as if somebody was erased", Attacker::outcomes_erased),
 ];
 
 /// Does one thing to the file in a folder, drawn from a seed; what it was.
@@ -336,6 +337,25 @@ impl Attacker {
         changed(self.conn.execute(sql, [removed])?)?;
         let (phase, removed) = (RetentionPhase::History, removed.unsigned_abs());
         self.announce(Entry::Retained { phase, upto: 0, removed, before, at })
+    }
+
+    /// Takes a tenant's outcomes away and says that it was erased; or says so in the table alone.
+    fn outcomes_erased(&mut self) -> Result<(), CannotRun> {
+        let tenant = self.dice.i64(1..6);
+        // Each has one lane, of the same number.
+        changed(self.conn.execute("DELETE FROM outcome WHERE lane = ?1", [tenant])?)?;
+        let last = &self.rows[self.rows.len() - 1];
+        let (row, at) = (last.number + 1, last.at);
+        self.conn.execute(
+            "INSERT INTO erasure (tenant, kind, hidden, row, at_ms, phase, cursor, left_over, messages, deliveries, done_ms)
+             VALUES (?1, 1, x'00', ?2, ?3, 10, 0, 0, 0, 0, ?3)",
+            (tenant, row.cast_signed(), at.as_millis()),
+        )?;
+        if self.dice.bool() {
+            let tenant = TenantId::from_raw(tenant.unsigned_abs());
+            self.announce(Entry::Erased { tenant, whom: ErasedWhom::Tenant, at })?;
+        }
+        Ok(())
     }
 
     /// Two ways to lie: to have kept it for too short a time, or to be in a time that has not come.

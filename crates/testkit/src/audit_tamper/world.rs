@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::Shard;
+use posthaste_core::id::{Shard, TenantId};
 use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{
-    Archive, Attempt, Checkpoints, Outbox, PauseScope, Retention, RetentionStep, Session, Settlement, StoreError,
+    Archive, Attempt, Checkpoints, Outbox, PauseScope, Retention, RetentionStep, Session, Settlement, StoreError, Whom,
 };
 
 use crate::master_key;
@@ -33,6 +34,23 @@ const SIGNED_EVERY: i64 = 2;
 /// The checkpoint of this message is the one that was exported.
 const EXPORTED: i64 = 55;
 const LANES: u64 = 5;
+
+/// Half of the messages of each tenant are about them.
+const SUBJECT: &str = "somebody";
+/// Whose subject, and who, is erased.
+pub(super) const TENANT: TenantId = TenantId::from_raw(1);
+
+/// Whom to erase.
+pub(super) fn subject() -> Whom {
+    Whom::Subject(SUBJECT.to_owned())
+}
+
+/// A copy, open.
+pub(super) async fn open(folder: &Path) -> Result<(Sqlite, Session), CannotRun> {
+    let store = Sqlite::open_folder(folder, master_key())?;
+    let session = store.open().await?.session;
+    Ok((store, session))
+}
 
 /// The store, closed, and what was exported of it.
 pub(super) struct World {
@@ -96,7 +114,10 @@ async fn one_message(
     number: i64,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    let accepted = mint.message();
+    let mut accepted = mint.message();
+    if number % 2 == 0 {
+        Arc::make_mut(&mut accepted.message).subject = Some(SUBJECT.to_owned());
+    }
     let new = accepted.deliveries[0].delivery.clone();
     _ = store.accept(session, vec![accepted]).await?;
     if number % 7 == 0 {
@@ -157,8 +178,7 @@ pub(super) struct Retain {
 
 impl Retain {
     pub(super) async fn begin(folder: &Path, now: Timestamp) -> Result<Self, CannotRun> {
-        let store = Sqlite::open_folder(folder, master_key())?;
-        let session = store.open().await?.session;
+        let (store, session) = open(folder).await?;
         store.catch_up().await?;
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step {

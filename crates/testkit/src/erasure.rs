@@ -1,0 +1,124 @@
+//! The proof `erasure`: who is erased is gone, also for somebody who has the files, the master key and a record of
+//! what stood in them before (L5).
+//!
+//! People among others, each with messages that wait, were delivered, died, were replayed or are kept past their
+//! time. A running engine erases them, while the others' messages go on. Then a program of its own ([`digger`]) looks
+//! for what was recorded: ciphertexts and wrapped keys. An older copy of the data, with the list of erasures applied to
+//! it, is looked through as well.
+//!
+//! The control is the same without `secure_delete`: the digger must find something.
+
+pub mod digger;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::{Archive, Outbox};
+
+use crate::master_key;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use digger::dig;
+use world::{People, World};
+
+const FULL: usize = 100;
+const QUICK: usize = 12;
+/// People of the control.
+const FEW: usize = 6;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let people = if options.quick { QUICK } else { FULL };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let mut figures = Box::pin(erased(people)).await?;
+        figures.push(Box::pin(control()).await?);
+        Ok(figures)
+    })
+}
+
+async fn erased(count: usize) -> Findings {
+    let home = tempfile::tempdir_in(crate::seeder::shelf()?)?;
+    let data = home.path().join("data");
+    let people = People::new(count);
+    let filled = World::fill(&data, people, false).await?;
+    let older = copied(&data, &home.path().join("older"))?;
+    let recorded = filled.record(&data)?;
+    let canaries = filled.people.canaries();
+    let (before, _) = dig("search", &[&data], &recorded)?;
+    let gone = filled.erase(&data, &home.path().join("running")).await?;
+    let running = home.path().join("running");
+    let (left_running, _) = dig("search", &[&running], &recorded)?;
+    let (left, searched) = dig("search", &[&data], &recorded)?;
+    let (in_clear, _) = dig("search", &[&data, &running], &canaries)?;
+    let (found, opened) = dig("open", &[&copied(&data, &home.path().join("opened"))?], &canaries)?;
+    let findings = verify(&data, &Trust::nobody(SystemClock::new().now()), |_| {})?.report.found;
+    let list = fs::read_to_string(data.join("erasures"))?;
+    let (readable, missing) = apply_again(&older, &list, &gone.people).await?;
+    let (left_older, _) = dig("search", &[&older], &recorded)?;
+    eprintln!("erased in {:?}", gone.took);
+    Ok(vec![
+        Figure::at_least("erased_subjects", gone.subjects as f64, "subjects", count as f64),
+        Figure::at_least("recorded", recorded.len() as f64, "values", 10.0 * count as f64),
+        Figure::at_least("found_before", before as f64, "windows", 1_000.0 * count as f64),
+        Figure::at_least("searched", searched as f64 / 1e6, "MB", 0.1),
+        Figure::at_most("left_while_running", left_running as f64, "windows", 0.0),
+        Figure::at_most("left_after_a_stop", left as f64, "windows", 0.0),
+        Figure::at_most("canaries_in_the_clear", in_clear as f64, "windows", 0.0),
+        Figure::at_least("rows_opened", opened as f64, "texts", count as f64),
+        Figure::at_most("canaries_in_rows", found as f64, "texts", 0.0),
+        Figure::at_most("sent_after_the_answer", gone.sent_after as f64, "beyond in_flight", 0.0),
+        Figure::at_most("others_missing", gone.others_missing as f64, "messages", 0.0),
+        Figure::at_most("audit_findings", findings as f64, "findings", 0.0),
+        Figure::at_most("older_copy_left", left_older as f64, "windows", 0.0),
+        Figure::at_most("older_copy_readable", readable as f64, "messages", 0.0),
+        Figure::at_most("older_copy_others_missing", missing as f64, "messages", 0.0),
+    ])
+}
+
+/// Without `secure_delete` something is left.
+async fn control() -> Result<Figure, CannotRun> {
+    let home = tempfile::tempdir_in(crate::seeder::shelf()?)?;
+    let data = home.path().join("data");
+    let filled = World::fill(&data, People::new(FEW), true).await?;
+    let recorded = filled.record(&data)?;
+    filled.erase(&data, &home.path().join("running")).await?;
+    let (left, _) = dig("search", &[&data], &recorded)?;
+    Ok(Figure::at_least("control_without_secure_delete", left as f64, "windows", 1.0))
+}
+
+/// Applies the list to an older copy; how many of the erased can be read then, and how many of the others cannot.
+async fn apply_again(older: &Path, list: &str, people: &People) -> Result<(u64, u64), CannotRun> {
+    let store = Sqlite::open_folder(older, master_key())?;
+    let session = store.open().await?.session;
+    let now = Timestamp::from_millis(SystemClock::new().now().as_millis());
+    let again = store.erase_again(session, list, now + Duration::from_secs(1)).await?;
+    eprintln!("the list, applied to the older copy: {again:?}");
+    let (mut readable, mut missing) = (0, 0);
+    for person in people.all() {
+        for id in &person.first {
+            let is_there = store.message(*id).await?.is_some();
+            readable += u64::from(is_there && person.is_erased);
+            missing += u64::from(!is_there && !person.is_erased);
+        }
+    }
+    store.close().await;
+    Ok((readable, missing))
+}
+
+/// The files of a folder as they are now.
+fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        if file.file_name() != "reserve" && file.file_name() != "lock" {
+            fs::copy(file.path(), to.join(file.file_name()))?;
+        }
+    }
+    Ok(to.to_owned())
+}

@@ -266,7 +266,7 @@ impl Dispatch {
         match arrival.new.place {
             Place::Ready => {
                 if self.admit_or_spill(now, arrival.new.delivery, Place::Ready) {
-                    self.ride(id, arrival.message);
+                    self.ride(now, id, arrival.message);
                 }
             }
             // Whatever an index knows is read from the store, and only from there: a row that
@@ -432,9 +432,9 @@ impl Dispatch {
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
     }
 
-    fn ride(&mut self, id: DeliveryId, message: Arc<Message>) {
+    fn ride(&mut self, now: Timestamp, id: DeliveryId, message: Arc<Message>) {
         let bytes = message.body.len();
-        if self.riding_bytes + bytes <= RIDING_BYTES_MAX && !self.erased.covers(&message) {
+        if self.riding_bytes + bytes <= RIDING_BYTES_MAX && !self.erased.covers(now, &message) {
             self.riding_bytes += bytes;
             self.riding.insert(id, message);
         }

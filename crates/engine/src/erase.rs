@@ -141,3 +141,91 @@ impl<S: Store, C: Clock> Export<'_, S, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use posthaste_core::id::Key;
+    use posthaste_core::queue::Limits;
+    use posthaste_core::tier::Tier;
+    use posthaste_crypto::LookupKey;
+    use posthaste_crypto::keyring::{KeyId, StoreKey};
+    use posthaste_crypto::public_id::IdKey;
+    use posthaste_store::MemoryStore;
+    use tokio::task::JoinSet;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::accept::{NewMessage, Outcome};
+    use crate::clock::SystemClock;
+    use crate::connector::{self, Roots, System};
+    use crate::engine::Settings;
+
+    const TENANT: TenantId = TenantId::from_raw(1);
+
+    fn about(subject: &str, text: &'static str) -> NewMessage {
+        NewMessage {
+            tenant: TENANT,
+            event_type: None,
+            body: Bytes::from_static(text.as_bytes()),
+            correlation_id: None,
+            subject: Some(subject.to_owned()),
+            tier: Tier::Engagement,
+            ttl: None,
+            deliver_at: None,
+            endpoints: Vec::new(),
+            collapse_key: None,
+            once: None,
+        }
+    }
+
+    async fn exported(engine: &Engine<MemoryStore, SystemClock>, subject: &str) -> Vec<Bytes> {
+        let mut export = engine.export(TENANT, subject.to_owned());
+        let mut bodies = Vec::new();
+        while let Some(part) = export.part().await.expect("memory reads") {
+            bodies.extend(part.into_iter().filter_map(|one| match one {
+                Exported::Message(message) => Some(message.body.clone()),
+                Exported::Delivery(_) => None,
+            }));
+        }
+        bodies
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_about_somebody_can_be_exported_until_it_is_erased() {
+        let settings = Settings {
+            limits: Limits::default(),
+            connector: connector::Settings::default(),
+            roots: Roots::none(),
+            ids: IdKey::from_bytes([7; 16]),
+            lookup: LookupKey::from_bytes([8; 32]),
+            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
+            seed: 1,
+            master_key: None,
+        };
+        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+        let store = Arc::new(MemoryStore::default());
+        let started = Engine::start(store, SystemClock::new(), settings, Arc::new(System), stop.clone()).await;
+        let (engine, run) = started.expect("memory opens");
+        task.spawn(run);
+        let mut ids = Vec::new();
+        for (subject, text) in [("ann", "one"), ("bob", "two"), ("ann", "three")] {
+            match engine.accept(about(subject, text)).await.expect("it is accepted") {
+                Outcome::Promised(promise) => ids.push(promise.message),
+                Outcome::Replayed(_) => panic!("nobody gave a key"),
+            }
+        }
+        assert_eq!(exported(&engine, "ann").await, ["one", "three"]);
+        let erased = engine.erase(TENANT, Whom::Subject("ann".to_owned())).await.expect("it erases");
+        assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0), "done within the answer");
+        assert!(erased.erasure.done.is_some());
+        assert_eq!(exported(&engine, "ann").await, [""; 0]);
+        assert_eq!(exported(&engine, "bob").await, ["two"]);
+        let known = engine.erasure(TENANT, erased.erasure.number).await.expect("memory reads");
+        assert_eq!(known, Some(erased.erasure));
+        let others = engine.erasure(TenantId(Key::from_raw(2)), erased.erasure.number).await.expect("memory reads");
+        assert_eq!(others, None, "another tenant's is not found");
+        stop.cancel();
+        task.join_all().await;
+    }
+}

@@ -18,8 +18,9 @@ pub(super) struct Erased(Vec<(Timestamp, TenantId, Option<String>)>);
 
 impl Erased {
     /// Whether this may be a message that was erased.
-    pub(super) fn covers(&self, message: &Message) -> bool {
-        self.0.iter().any(|(_, tenant, subject)| is_theirs(message, *tenant, subject.as_deref()))
+    pub(super) fn covers(&self, now: Timestamp, message: &Message) -> bool {
+        let mut lately = self.0.iter().filter(|(at, ..)| now.since(*at) < ARRIVES_WITHIN);
+        lately.any(|(_, tenant, subject)| is_theirs(message, *tenant, subject.as_deref()))
     }
 
     fn add(&mut self, now: Timestamp, tenant: TenantId, subject: Option<String>) {

@@ -14,6 +14,7 @@ use super::call::perform;
 use super::*;
 
 mod collapse;
+mod erased;
 mod token;
 
 /// A loop whose store calls wait until a test lets them happen.

@@ -258,7 +258,9 @@ impl World {
         }
         let wrapped = column("SELECT id, wrapped FROM data_key WHERE wrapped IS NOT NULL AND subject <> x''")?;
         values.extend(wrapped.into_iter().filter(|(id, _)| keys.contains(id)).map(|(_, wrapped)| wrapped));
-        let sealed = "SELECT 0, sealed FROM endpoint WHERE tenant = 2";
+        // The tenant that is erased, with its own key.
+        let sealed = "SELECT 0, sealed FROM endpoint WHERE tenant = 2 UNION ALL
+                      SELECT 0, w.wrapped FROM data_key AS k JOIN master_wrapped_0 AS w ON w.id = k.id WHERE k.tenant = 2";
         values.extend(column(sealed)?.into_iter().map(|(_, sealed)| sealed));
         Ok(values)
     }
@@ -344,7 +346,9 @@ impl Node {
             roots: Roots::none(),
             ids: IdKey::from_bytes(store.id_key()),
             lookup: store.lookups(),
+            api_keys: store.api_keys(),
             seed: 1,
+            master_key: None,
         };
         let stop = CancellationToken::new();
         let (engine, run) =

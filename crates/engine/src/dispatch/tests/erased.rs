@@ -1,0 +1,46 @@
+//! Somebody is erased while the loop carries what is about them.
+
+use super::*;
+
+#[test]
+fn nothing_rides_of_whom_was_erased_and_what_is_on_its_way_is_read_first() {
+    let mut rig = Rig::new();
+    let lane = lane(Order::Fifo, OnDead::Skip);
+    let other =
+        Arc::new(LaneSettings { tenant: TenantId::from_raw(77), lane: LaneId::from_raw(78), ..(*lane).clone() });
+    let (arrives, others, late) = (rig.accept(1, &lane), rig.accept(3, &other), rig.accept(5, &lane));
+    rig.step(1, arrives);
+    rig.step(1, others);
+    let id = |seq: u64| DeliveryId(rig.message(seq).0.plus(1));
+    let (first, theirs, second, third) = (id(1), id(3), id(5), id(7));
+    assert!(rig.dispatch.riding.contains_key(&first));
+    rig.ask(2, 2, Command::Erased(lane.tenant, None));
+    let in_flight = vec![rig.message(1), rig.message(3)];
+    assert_eq!(rig.answered, [(Ticket(2), Answer::InFlight(in_flight))], "whose they are, the store knows");
+    assert!(!rig.dispatch.riding.contains_key(&first));
+    rig.step(3, late);
+    assert!(!rig.dispatch.riding.contains_key(&second), "it may have been erased on its way");
+    assert!(rig.dispatch.riding.contains_key(&theirs), "others ride on");
+    let new = rig.accept(7, &lane);
+    rig.step(61_000, new);
+    assert!(rig.dispatch.riding.contains_key(&third), "a minute later everything has arrived");
+}
+
+#[test]
+fn what_finds_nothing_to_send_is_cancelled_as_erased_and_nothing_was_tried() {
+    let mut rig = Rig::new();
+    let arrives = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
+    let id = DeliveryId(rig.message(1).0.plus(1));
+    rig.step(1, arrives);
+    assert_eq!(rig.sent, [id]);
+    rig.ask(2, 1, Command::Erased(TenantId::from_raw(77), None));
+    assert_eq!(rig.answered, [(Ticket(1), Answer::InFlight(vec![rig.message(1)]))]);
+    rig.ask(2, 2, Command::UnderWay);
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::UnderWay(vec![id]))));
+    rig.step(3, finished(id, Cause::Erased));
+    rig.every_call(3);
+    assert_eq!(rig.state(id, 4), State::Cancelled { at: at(3), cause: Cause::Erased });
+    let shown = rig.store.lock().delivery(id, at(4)).expect("it is known");
+    assert_eq!((shown.attempts, shown.delivery.attempts), (Vec::new(), 0));
+    assert_eq!(rig.dispatch.refused_moves(), 0);
+}

@@ -40,12 +40,22 @@ pub enum Kind {
     Credential = 5,
     Replay = 6,
     Key = 7,
+    /// A place in a list.
+    Cursor = 8,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: [Self; 7] =
-        [Self::Message, Self::Delivery, Self::Endpoint, Self::Tenant, Self::Credential, Self::Replay, Self::Key];
+    pub const ALL: [Self; 8] = [
+        Self::Message,
+        Self::Delivery,
+        Self::Endpoint,
+        Self::Tenant,
+        Self::Credential,
+        Self::Replay,
+        Self::Key,
+        Self::Cursor,
+    ];
 
     /// What its ids begin with.
     pub const fn prefix(self) -> &'static str {
@@ -57,6 +67,7 @@ impl Kind {
             Self::Credential => "crd_",
             Self::Replay => "rpl_",
             Self::Key => "key_",
+            Self::Cursor => "cur_",
         }
     }
 }

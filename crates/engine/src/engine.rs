@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, Order, Reset};
 use posthaste_core::time::Timestamp;
@@ -18,7 +18,7 @@ use posthaste_crypto::signature::Secret;
 use posthaste_store::{
     Acceptance, Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError,
 };
-use posthaste_store::{Job, JobState, NewReplay, ReplayWhat, Retention, Rotation};
+use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -77,7 +77,7 @@ pub struct Engine<S, C> {
     pub(crate) lookup: LookupKey,
     pub(crate) tenants: Tenants,
     pub(crate) access: Access,
-    ids: Arc<IdKey>,
+    pub(crate) ids: Arc<IdKey>,
     mint: Mint,
     new_job: Arc<Notify>,
     pub(crate) erasures: Arc<Wakes>,
@@ -342,30 +342,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// A tenant's endpoints: the first 10,000 by id.
     pub async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         self.store.endpoints(tenant).await
-    }
-
-    /// Gives dead letters, or deliveries that are dead or expired, another life each; survives restarts.
-    pub async fn replay(&self, tenant: TenantId, what: ReplayWhat, per_second: Option<u32>) -> Result<Job, StoreError> {
-        let id = JobId(self.mint(1));
-        let replay = NewReplay { id, tenant, at: self.clock.now(), what, per_second };
-        let job = self.store.start_replay(self.session, replay).await?;
-        self.tell_of_job();
-        Ok(job)
-    }
-
-    /// A job of a tenant.
-    pub async fn job(&self, whose: Sees, id: JobId) -> Result<Option<Job>, StoreError> {
-        Ok(self.store.job(id).await?.filter(|job| whose.sees(job.tenant)))
-    }
-
-    /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
-    pub async fn change_job(&self, whose: Sees, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        if self.job(whose, id).await?.is_none() {
-            return Ok(false);
-        }
-        let changed = self.store.change_job(self.session, id, next).await?;
-        self.tell_of_job();
-        Ok(changed)
     }
 
     pub(crate) fn tell_of_job(&self) {

@@ -17,6 +17,7 @@ mod jobs;
 pub mod master_key;
 mod mint;
 pub mod operator_key;
+pub mod replays;
 pub mod rotation;
 mod signer;
 pub mod target;

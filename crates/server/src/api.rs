@@ -1,6 +1,8 @@
 //! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
 
+pub mod breakers;
 pub mod caller;
+pub mod dead_letters;
 pub mod deliveries;
 pub mod endpoints;
 pub mod health;
@@ -10,6 +12,7 @@ mod list;
 pub mod messages;
 mod origin;
 pub mod policies;
+pub mod replays;
 pub mod switch;
 pub mod tenants;
 
@@ -119,6 +122,11 @@ routes! {
     "/v1/endpoints/{id}" { GET endpoints::show }
     "/v1/endpoints/{id}/pause" { POST endpoints::pause }
     "/v1/endpoints/{id}/enable" { POST endpoints::enable }
+    "/v1/dead-letters" { GET dead_letters::list }
+    "/v1/replays" { GET replays::list, POST replays::make }
+    "/v1/replays/{id}" { GET replays::show }
+    "/v1/breakers" { GET breakers::list }
+    "/v1/breakers/{id}/reset" { POST breakers::reset }
     "/v1/policies" { GET policies::list }
     "/v1/policies/preview" { POST policies::preview }
     "/v1/pause" { POST switch::pause }

@@ -21,6 +21,10 @@ pub(crate) fn whole(raw: &RawValue) -> Result<u64, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a whole number".to_owned())
 }
 
+pub(crate) fn truth(raw: &RawValue) -> Result<bool, String> {
+    serde_json::from_str(raw.get()).map_err(|_| "must be true or false".to_owned())
+}
+
 pub(crate) fn number(raw: &RawValue) -> Result<f64, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a number".to_owned())
 }

@@ -17,6 +17,12 @@ pub trait Archive: Send + Sync + 'static {
     /// A message with its payload, while it is kept.
     fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
 
+    /// When these messages were accepted, as far as they are kept: a part of every id they are known by.
+    fn accepted_at(
+        &self,
+        messages: Vec<MessageId>,
+    ) -> impl Future<Output = Result<Vec<Option<Timestamp>>, StoreError>> + Send;
+
     /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
     fn delivery(
         &self,

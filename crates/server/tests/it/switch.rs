@@ -103,7 +103,7 @@ async fn a_strict_lane_held_by_a_dead_head_goes_on_once_it_is_enabled() {
 }
 
 /// Takes one request and answers it.
-async fn answer(receiver: &TcpListener, status: &str) {
+pub(crate) async fn answer(receiver: &TcpListener, status: &str) {
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
     assert!(stream.read(&mut request).await.expect("a request") > 0);

@@ -32,6 +32,8 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
         let accepted = Accepted { message: Arc::clone(&message), ..base };
         case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
         let found = case.done("message", case.store.message(message.id).await);
+        let at = case.done("accepted_at", case.store.accepted_at(vec![MessageId::from_raw(77), message.id]).await);
+        case.same("when it was accepted", at, vec![None, Some(message.at)]);
         case.same("the message", found, Some(message));
     }
     let none = case.done("message", case.store.message(MessageId::from_raw(77)).await);

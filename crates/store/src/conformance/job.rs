@@ -229,6 +229,16 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     case.same("found", job.total, Some(Count::Exactly(3)));
     case.same("its pace", job.per_second, Some(7));
     let twin = case.replay(ReplayWhat::Found(filter.clone())).await;
+    case.fan_out().await;
+    for (order, after, expected) in [
+        (ListOrder::OldestFirst, None, vec![job.id, twin.id]),
+        (ListOrder::OldestFirst, Some(job.id), vec![twin.id]),
+        (ListOrder::NewestFirst, None, vec![twin.id, job.id]),
+        (ListOrder::NewestFirst, Some(twin.id), vec![job.id]),
+    ] {
+        let listed = case.done("jobs", case.store.jobs(JobQuery::Replays(TENANT, order), after, MANY).await);
+        case.same("replays alone", listed.iter().map(|job| job.id).collect(), expected);
+    }
     let later = case.ended(Draft::to(1), dead(2)).await.id;
     let twins = case.replay_chunk(twin.id, MANY).await;
     let mut lives = Vec::new();

@@ -129,9 +129,16 @@ impl Memory {
         let asked = |job: &&Job| match query {
             JobQuery::Running => job.state == JobState::Running,
             JobQuery::Of(tenant) => job.tenant == tenant,
+            JobQuery::Replays(tenant, _) => job.tenant == tenant && !matches!(job.kind, JobKind::FanOut(_)),
         };
-        let behind = |job: &&Job| after.is_none_or(|after| job.id > after);
-        self.jobs.jobs.values().filter(behind).filter(asked).take(limit as usize).cloned().collect()
+        let newest_first = matches!(query, JobQuery::Replays(_, ListOrder::NewestFirst));
+        let behind = |job: &&Job| match after {
+            None => true,
+            Some(after) if newest_first => job.id < after,
+            Some(after) => job.id > after,
+        };
+        let found = self.jobs.jobs.values().filter(behind).filter(asked).cloned();
+        if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
     }
 
     /// See [`crate::Jobs::change_job`].

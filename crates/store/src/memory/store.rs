@@ -216,6 +216,11 @@ impl Archive for MemoryStore {
         Ok(self.lock().messages.get(&id).cloned())
     }
 
+    async fn accepted_at(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        let memory = self.lock();
+        Ok(messages.iter().map(|id| memory.messages.get(id).map(|message| message.at)).collect())
+    }
+
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         Ok(self.lock().delivery(id, now))
     }

@@ -13,7 +13,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::dead_letter::{Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage};
+use super::dead_letter::{Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder};
 use super::{Message, NewDelivery};
 use crate::StoreError;
 
@@ -258,6 +258,8 @@ pub enum JobQuery {
     Running,
     /// A tenant's, whatever became of them.
     Of(TenantId),
+    /// A tenant's replays, whatever became of them.
+    Replays(TenantId, ListOrder),
 }
 
 /// What a replay deals with next.

@@ -20,6 +20,10 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| show::message(conn, &vault, id)).await
     }
 
+    async fn accepted_at(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
+        self.readers.read(move |conn| messages.iter().map(|id| show::accepted_at(conn, *id)).collect()).await
+    }
+
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
     }

@@ -166,6 +166,8 @@ pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreErro
 }
 
 const RUNNING: &str = "state = 0 AND id > ?1 AND ?2 = ?2 ORDER BY id LIMIT ?3";
+const REPLAYS: &str = "id > ?1 AND tenant = ?2 AND kind > 0 ORDER BY id LIMIT ?3";
+const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id DESC LIMIT ?3";
 const OF_TENANT: &str = "id > ?1 AND tenant = ?2 ORDER BY id LIMIT ?3";
 
 /// Jobs by id.
@@ -179,6 +181,11 @@ pub(super) fn list(
     match query {
         JobQuery::Running => read(conn, RUNNING, (after, 0, limit)),
         JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
+        JobQuery::Replays(tenant, ListOrder::OldestFirst) => read(conn, REPLAYS, (after, key(tenant.0), limit)),
+        JobQuery::Replays(tenant, ListOrder::NewestFirst) => {
+            let before = if after < 0 { i64::MAX } else { after };
+            read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit))
+        }
     }
 }
 
@@ -464,6 +471,9 @@ mod tests {
     fn jobs_are_listed_by_an_index() {
         let sql = |which| format!("SELECT {COLUMNS} FROM job WHERE {which}");
         assert_eq!(plan(&sql(RUNNING)), "SEARCH job USING INDEX job_running (state=? AND rowid>?)");
-        assert_eq!(plan(&sql(OF_TENANT)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
+        for which in [OF_TENANT, REPLAYS] {
+            assert_eq!(plan(&sql(which)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
+        }
+        assert_eq!(plan(&sql(NEWEST_REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid<?)");
     }
 }

@@ -103,6 +103,15 @@ pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result
     Ok(vault.open_message(conn, (tenant, id), &head, compact.as_deref(), &body)?.map(Arc::new))
 }
 
+/// When a message was accepted, while it is kept.
+pub(super) fn accepted_at(conn: &Connection, id: MessageId) -> Result<Option<Timestamp>, StoreError> {
+    let at: Option<i64> = conn
+        .prepare_cached("SELECT at_ms FROM message WHERE id = ?1 UNION ALL SELECT at_ms FROM kept WHERE id = ?1")
+        .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
+        .map_err(failed("read when a message was accepted"))?;
+    Ok(at.map(Timestamp::from_millis))
+}
+
 /// What a cut or a TTL makes of a pending delivery's state, before its row says so.
 pub(super) fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<State, StoreError> {
     if let Some(end) = cut_end(conn, delivery)? {

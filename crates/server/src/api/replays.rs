@@ -1,0 +1,193 @@
+//! Replays: dead letters are given another life, one, some, or all that match.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use http::{StatusCode, Uri};
+use posthaste_core::id::{DeliveryId, JobId, TenantId};
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
+use posthaste_store::{Count, DeadLetterFilter, Job, JobKind, JobState, ReplayWhat, Store};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::caller::{Caller, READ, REPLAY};
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, body, dead_letters, json, no_parameters};
+use crate::object::Object;
+use crate::problem::Problem;
+use crate::value;
+
+/// Deliveries that one replay names; more are found by a filter.
+const LISTED_MAX: usize = 1_000;
+const PER_SECOND_MAX: u64 = 1_000_000;
+
+/// `POST /v1/replays`. A dry run answers how many there are.
+pub async fn make<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
+    request: Request,
+) -> Answer {
+    let tenant = caller.tenant_id()?;
+    let body = body(request).await?;
+    let asked = parse(&api, tenant, &body).await?;
+    if asked.dry_run {
+        let count = match &asked.what {
+            ReplayWhat::Found(filter) => api.engine.count_dead_letters(filter.clone()).await?,
+            ReplayWhat::Listed(listed) => Count::Exactly(listed.len() as u64),
+        };
+        return Ok(json(StatusCode::OK, &DryRun { dry_run: true, total: Total::of(count) }));
+    }
+    let job = api.engine.replay(tenant, asked.what, asked.per_second).await?;
+    let shown = Shown::of(&api, &job);
+    tracing::info!(replay = shown.id, reason = asked.reason.as_deref().unwrap_or("none given"), "began a replay");
+    Ok(json(StatusCode::ACCEPTED, &shown))
+}
+
+/// `GET /v1/replays`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &[])?;
+    let after = asked.after(&api, Kind::Replay)?.map(JobId);
+    let found = api.engine.replays(caller.tenant_id()?, asked.order, after, asked.limit + 1).await?;
+    let more = found.len() > asked.limit as usize;
+    let data: Vec<Shown> = found.iter().take(asked.limit as usize).map(|job| Shown::of(&api, job)).collect();
+    let next = data.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(page(&uri, data, next))
+}
+
+/// `GET /v1/replays/{id}`.
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    Named(id): Named,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    let unknown = || Problem::no_such("replay");
+    let (key, _) = api.engine.opened(Kind::Replay, &id).ok_or_else(unknown)?;
+    let job = api.engine.job(caller.sees(), JobId(key)).await?;
+    let job = job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)?;
+    Ok(json(StatusCode::OK, &Shown::of(&api, &job)))
+}
+
+#[derive(Serialize)]
+struct DryRun {
+    dry_run: bool,
+    total: Total,
+}
+
+/// How many, and whether there may be more.
+#[derive(Serialize)]
+struct Total {
+    count: u64,
+    exact: bool,
+}
+
+impl Total {
+    fn of(count: Count) -> Self {
+        match count {
+            Count::Exactly(count) => Self { count, exact: true },
+            Count::AtLeast(count) => Self { count, exact: false },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    state: &'static str,
+    created_at: String,
+    total: Option<Total>,
+    replayed: u64,
+    skipped: u64,
+    per_second: Option<u32>,
+}
+
+impl Shown {
+    fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &Job) -> Self {
+        Self {
+            id: api.engine.public_id(Kind::Replay, job.id.0, job.at),
+            state: match job.state {
+                JobState::Running => "running",
+                JobState::Paused => "paused",
+                JobState::Done => "done",
+                JobState::Cancelled => "cancelled",
+            },
+            created_at: value::write_time(job.at),
+            total: job.total.map(Total::of),
+            replayed: job.made,
+            skipped: job.skipped,
+            per_second: job.per_second,
+        }
+    }
+}
+
+struct Parsed {
+    what: ReplayWhat,
+    dry_run: bool,
+    per_second: Option<u32>,
+    reason: Option<String>,
+}
+
+async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<Parsed, Problem> {
+    let mut fields = Object::read(body)?;
+    if !fields.has("select") {
+        fields.complain("select", "is needed; {} selects every dead letter".to_owned());
+    }
+    let mut select = fields.object("select");
+    let listed = select.get("deliveries", |raw| deliveries(api, raw));
+    let mut filter = DeadLetterFilter::of(tenant);
+    let endpoint = select.get("endpoint", |raw| {
+        let written = value::text(raw)?;
+        api.endpoint_id(&written).ok_or_else(|| "is not the id of an endpoint".to_owned())
+    });
+    if let Some(endpoint) = endpoint {
+        match api.engine.endpoint(Sees::Tenant(tenant), endpoint).await? {
+            Some(_) => filter.endpoint = Some(endpoint),
+            None => select.complain("endpoint", "does not exist".to_owned()),
+        }
+    }
+    filter.cause = select.get("cause", |raw| dead_letters::cause(&value::text(raw)?));
+    filter.event_type = select.get("event_type", value::text);
+    filter.tier = select.get("tier", value::tier);
+    filter.since = select.get("since", value::time);
+    filter.until = select.get("until", value::time);
+    select.get("state", |raw| match value::texts(raw)?.as_slice() {
+        [only] if only == "dead" => Ok(()),
+        _ => Err("this version finds [\"dead\"] alone; name expired ones in select.deliveries".to_owned()),
+    });
+    // Another's are not to be told from those that never were.
+    if let Some(listed) = &listed {
+        let owned = api.engine.owned(tenant, listed).await?;
+        if let Some(index) = owned.iter().position(|owned| !owned) {
+            select.complain("deliveries", format!("entry {index} is not the id of a delivery"));
+        }
+    }
+    if listed.is_some() && filter != DeadLetterFilter::of(tenant) {
+        select.complain("deliveries", "goes with no filter; name deliveries, or say how to find them".to_owned());
+    }
+    select.not_built(&["missing_for"]);
+    fields.absorb(select);
+    let dry_run = fields.get("dry_run", value::truth).unwrap_or(false);
+    let per_second = fields.get("per_second", |raw| match value::whole(raw)? {
+        count @ 1..=PER_SECOND_MAX => u32::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {PER_SECOND_MAX}")),
+    });
+    let reason = fields.get("reason", value::text);
+    fields.finish()?;
+    let what = listed.map_or(ReplayWhat::Found(filter), ReplayWhat::Listed);
+    Ok(Parsed { what, dry_run, per_second, reason })
+}
+
+fn deliveries<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<DeliveryId>, String> {
+    let written = value::texts(raw)?;
+    if written.is_empty() || written.len() > LISTED_MAX {
+        return Err(format!("must name 1 to {LISTED_MAX} deliveries; leave it out to find them by a filter"));
+    }
+    let id = |(index, text): (usize, &String)| {
+        let opened = api.engine.opened(Kind::Delivery, text).map(|(key, _)| DeliveryId(key));
+        opened.ok_or_else(|| format!("entry {index} is not the id of a delivery"))
+    };
+    written.iter().enumerate().map(id).collect()
+}

@@ -1,0 +1,139 @@
+//! Dead letters and replays, breakers: what was given up, another life for it, and what holds the rest.
+
+use http::StatusCode;
+use tokio::net::TcpListener;
+
+use crate::fixture::{Answer, Server, delivery_of};
+use crate::switch::answer;
+
+/// A server with an endpoint whose receiver answers as it is told.
+struct Given {
+    server: Server,
+    receiver: TcpListener,
+    endpoint: String,
+}
+
+impl Given {
+    async fn start() -> Self {
+        let server = Server::start().await;
+        let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+        let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        let endpoint = made.text("id").to_owned();
+        Self { server, receiver, endpoint }
+    }
+
+    /// A message of this event type that its receiver refuses for good: its id.
+    async fn dead(&self, event_type: &str) -> String {
+        let body = format!(r#"{{"event_type": "{event_type}", "payload": {{}}}}"#);
+        let sent = self.server.post("/v1/messages", &body).await;
+        answer(&self.receiver, "400 Bad Request").await;
+        let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
+        while self.server.get(&path).await.text("state") != "dead" {}
+        sent.text("id").to_owned()
+    }
+
+    async fn listed(&self, query: &str) -> Vec<String> {
+        let list = self.server.get(&format!("/v1/dead-letters{query}")).await;
+        assert_eq!(list.status, StatusCode::OK, "{}", list.body);
+        let data = list.body["data"].as_array().expect("a list").clone();
+        data.iter().map(|letter| letter["message"].as_str().expect("an id").to_owned()).collect()
+    }
+
+    async fn replay(&self, body: &str) -> Answer {
+        self.server.post("/v1/replays", body).await
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_every_filter_and_page_by_page() {
+    let given = Given::start().await;
+    let first = given.dead("order.paid").await;
+    let second = given.dead("order.lost").await;
+    assert_eq!(given.listed("").await, [second.clone(), first.clone()]);
+    assert_eq!(given.listed("?order=asc").await, [first.clone(), second.clone()]);
+    let endpoint = format!("?endpoint={}", given.endpoint);
+    for query in [endpoint.as_str(), "?cause=bad_request", "?tier=promotional", "?since=2020-01-01T00:00:00Z"] {
+        assert_eq!(given.listed(query).await.len(), 2, "{query}");
+    }
+    assert_eq!(given.listed("?event_type=order.paid").await, std::slice::from_ref(&first));
+    for query in ["?cause=gone", "?tier=1", "?until=2020-01-01T00:00:00Z", "?event_type=a"] {
+        assert!(given.listed(query).await.is_empty(), "{query}");
+    }
+    let page = given.server.get("/v1/dead-letters?limit=1").await;
+    let cursor = page.text("next_cursor").to_owned();
+    assert_eq!(given.listed(&format!("?limit=1&cursor={cursor}")).await, [first]);
+    for (query, code) in [
+        (format!("?cause=gone&cursor={cursor}"), "invalid_parameter"),
+        ("?cause=bad_reqest".to_owned(), "invalid_parameter"),
+        ("?since=yesterday".to_owned(), "invalid_parameter"),
+        ("?endpoint=ep_0".to_owned(), "not_found"),
+    ] {
+        let answer = given.server.get(&format!("/v1/dead-letters{query}")).await;
+        assert_eq!(answer.problem().1, code, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
+    let given = Given::start().await;
+    let message = given.dead("order.paid").await;
+    let dry = given.replay(r#"{"select": {"cause": "bad_request"}, "dry_run": true}"#).await;
+    assert_eq!((dry.status, &dry.body["total"]["count"]), (StatusCode::OK, &1.into()), "{}", dry.body);
+    let begun = given.replay(r#"{"select": {"cause": "bad_request"}, "per_second": 100, "reason": "mended"}"#).await;
+    assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.body);
+    answer(&given.receiver, "204 No Content").await;
+    let path = format!("/v1/replays/{}", begun.text("id"));
+    let done = loop {
+        let shown = given.server.get(&path).await;
+        if shown.text("state") == "done" {
+            break shown;
+        }
+    };
+    assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()));
+    assert_eq!(given.server.get("/v1/replays").await.body["data"], serde_json::json!([done.body]));
+    let shown = given.server.get(&format!("/v1/messages/{message}")).await;
+    assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "its old life and its new one");
+    let letter = given.server.get("/v1/dead-letters").await;
+    assert_eq!(letter.body["data"][0]["replayed"], true);
+}
+
+#[tokio::test]
+async fn a_replay_that_cannot_be_is_refused_by_name() {
+    let given = Given::start().await;
+    let never = delivery_of(&given.dead("order.paid").await).replace("dlv_0", "dlv_1");
+    for (body, pointer) in [
+        ("{}", "/select"),
+        (r#"{"select": {"cause": "no"}}"#, "/select/cause"),
+        (r#"{"select": {"endpoint": "ep_0"}}"#, "/select/endpoint"),
+        (r#"{"select": {"deliveries": []}}"#, "/select/deliveries"),
+        (r#"{"select": {"state": ["expired"]}}"#, "/select/state"),
+        (r#"{"select": {}, "per_second": 0}"#, "/per_second"),
+        (&format!(r#"{{"select": {{"deliveries": ["{never}"]}}}}"#), "/select/deliveries"),
+    ] {
+        assert_eq!(given.replay(body).await.problem(), (400, "invalid_body", pointer), "{body}");
+    }
+    assert_eq!(given.server.get("/v1/replays/rpl_0").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn a_breaker_that_is_open_is_shown_and_reset() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    assert_eq!(server.get("/v1/breakers").await.body["data"], serde_json::json!([]));
+    for _ in 0..12 {
+        server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    }
+    let open = loop {
+        let breakers = server.get("/v1/breakers").await;
+        if breakers.body["data"][0]["state"] == "open" {
+            break breakers.body["data"][0].clone();
+        }
+    };
+    assert!(open["why"].as_str().is_some_and(|why| why.contains("failures")), "{open}");
+    assert!(open["until"].is_string() && open["since"].is_string(), "{open}");
+    let path = format!("/v1/breakers/{}/reset", open["id"].as_str().expect("an id"));
+    assert_eq!(server.post(&path, r#"{"force": true}"#).await.status, StatusCode::OK);
+    assert_eq!(server.post("/v1/breakers/ep_0/reset", "").await.problem(), (404, "not_found", ""));
+}

@@ -4,7 +4,7 @@
 //! could not be found out.
 
 mod keep;
-mod show;
+pub(crate) mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

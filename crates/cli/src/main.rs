@@ -1,6 +1,7 @@
 //! The `posthaste` command. It has no rules of its own: each subcommand puts parts together.
 
 mod audit;
+mod backup;
 mod bench;
 mod config;
 mod demo;
@@ -38,6 +39,10 @@ enum Command {
     Audit(audit::Args),
     /// Which master key seals the data, and how to put a newer one in its place
     Keys(keys::Args),
+    /// Copy the data to a new folder, beside a running server or without one
+    Backup(backup::BackupArgs),
+    /// Make a data folder of a backup: paused, until you release it
+    Restore(backup::RestoreArgs),
     /// A part of `bench`, in a process of its own
     #[command(hide = true)]
     BenchPart(bench::part::Args),
@@ -53,6 +58,8 @@ fn main() -> ExitCode {
         // Its exit code says more than whether it went well.
         Command::Audit(args) => return audit::run(&args),
         Command::Keys(args) => keys::run(&args),
+        Command::Backup(args) => backup::run_backup(&args),
+        Command::Restore(args) => backup::run_restore(&args),
         Command::BenchPart(args) => bench::part::run(&args),
     };
     match ended {

@@ -38,6 +38,33 @@ pub fn sha256(parts: &[&[u8]]) -> Digest {
     bytes(context.finish().as_ref())
 }
 
+/// A SHA-256 of more than fits into memory, part by part.
+pub struct Sha256(digest::Context);
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self(digest::Context::new(&digest::SHA256))
+    }
+}
+
+impl Sha256 {
+    /// Takes the next part.
+    pub fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// The digest of everything.
+    pub fn finish(self) -> Digest {
+        bytes(self.0.finish().as_ref())
+    }
+}
+
+impl std::fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sha256(..)")
+    }
+}
+
 /// What the provider gives for SHA-256 has 32 bytes.
 pub(crate) fn bytes(found: &[u8]) -> Digest {
     found.try_into().expect("SHA-256 has 32 bytes")

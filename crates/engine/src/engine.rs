@@ -2,6 +2,7 @@
 //! calls. [`Engine::start`] gives the verbs and the loop; the loop runs where its owner awaits it.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::backup::manifest::Manifest;
+use posthaste_store::sqlite::backup::{NotCopied, Progress};
 use posthaste_store::{
     Acceptance, Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError,
 };
@@ -430,5 +434,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Which master keys are needed, and how far a rotation is.
     pub async fn rotation(&self) -> Result<Rotation, StoreError> {
         self.store.rotation().await
+    }
+}
+
+impl<C: Clock> Engine<Sqlite, C> {
+    /// Copies the database to a new folder while everything goes on; `say` is told how far it is.
+    pub async fn back_up(
+        &self,
+        to: PathBuf,
+        say: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<Manifest, NotCopied> {
+        self.store.back_up(to, self.clock.now(), say).await
     }
 }

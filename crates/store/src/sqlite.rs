@@ -13,6 +13,7 @@ mod answers;
 mod archive;
 mod arrivals;
 pub mod audit;
+pub mod backup;
 mod breaker;
 mod checkpoint;
 mod collapse;
@@ -116,6 +117,8 @@ struct Shared {
     tokens: token::Count,
     looks: Arc<Looks>,
     reserve: Reserve,
+    /// The data folder.
+    path: PathBuf,
     stopped: OnceLock<String>,
 }
 
@@ -184,6 +187,7 @@ impl Sqlite {
             tokens: token::Count::default(),
             looks: Arc::clone(&looks),
             reserve: Reserve::open(&folder, bounds.reserve_bytes)?,
+            path: path.to_owned(),
             stopped: OnceLock::new(),
         });
         Ok(Self {

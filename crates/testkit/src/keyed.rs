@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Delivery, Verdict};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, Key, MessageId, TenantId};
 use posthaste_core::queue::{LaneSettings, Limits, Order, Place};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_engine::dispatch::Command;
 use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::master_key::{self, Source};
 use posthaste_engine::rotation::rotate_now;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Accepted, Archive, Message, NewDelivery, Outbox, Session, StoreError};
+use posthaste_store::{Accepted, Archive, Message, NewDelivery, Outbox, PauseScope, Session, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,11 @@ pub const READY: &str = "ready";
 /// Said when a rotation has ended.
 pub const ROTATED: &str = "rotated";
 
+/// Said when a backup is made.
+pub const BACKED_UP: &str = "backed up";
+/// Said when everything may be sent again.
+pub const RELEASED: &str = "released";
+
 /// Who writes down what: messages with a delivery, and messages of new tenants without one.
 pub(crate) const DELIVERED: usize = 0;
 pub(crate) const BARE: usize = 1;
@@ -53,11 +58,8 @@ const FIRST_TENANTS: u64 = 300;
 const NEW_TENANT: u64 = 32;
 /// Between two messages of a producer.
 const PACE: Duration = Duration::from_millis(2);
-const ATTEMPT: Duration = Duration::from_millis(2);
-/// Retries come within a second or so.
-const CLOCK: u32 = 60;
-/// One in so many attempts fails.
-const FAILS: u64 = 20;
+/// Long enough that some are under way at any time.
+const ATTEMPT: Duration = Duration::from_millis(40);
 const BODY_BYTES: usize = 200;
 
 /// Where the store is.
@@ -95,7 +97,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
     let start = store.open().await?;
     let session = start.session;
     put_endpoints(&store, session, 0..LANES).await?;
-    let clock = SystemClock::scaled(CLOCK);
+    let clock = SystemClock::new();
     let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
     let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
     let mut dice = fastrand::Rng::with_seed(session.id);
@@ -135,6 +137,19 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
                     let (store, clock, keeper) = (Arc::clone(&store), clock.clone(), Keeper::new(&Source::Folder, &data));
                     tasks.spawn(async move { rotate(&store, session, &clock, keeper).await });
                 }
+                ("backup", to) => {
+                    let (store, to, now) = (Arc::clone(&store), PathBuf::from(to), clock.now());
+                    tasks.spawn(async move {
+                        store.back_up(to, now, |_| {}).await.map_err(|why| CannotRun(why.to_string()))?;
+                        say(BACKED_UP)?;
+                        std::future::pending().await
+                    });
+                }
+                ("release", _) => {
+                    let released = producers.handle.ask(Command::Resume(PauseScope::All)).await;
+                    released.map_err(|why| CannotRun(why.to_string()))?;
+                    say(RELEASED)?;
+                }
                 _ => return Err(CannotRun(format!("nobody knows what {line:?} means"))),
             },
         }
@@ -157,14 +172,9 @@ async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: K
     }
 }
 
-/// Writes down what arrives and then judges it; now and then it fails.
+/// Writes down what arrives, and takes it.
 fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send, &Message) -> Verdict {
-    let mut count = 0_u64;
     move |send, message| {
-        count += 1;
-        if count.is_multiple_of(FAILS) {
-            return Verdict { status: Some(503), ..Verdict::of(Cause::Unavailable) };
-        }
         let token = message.body.first_chunk().map_or(0, |token| u64::from_be_bytes(*token));
         let record = Record { token, id: send.start.delivery.raw() };
         arrivals.write_all(&record.to_bytes()).expect("what has arrived can be written down");

@@ -1,6 +1,7 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
 pub mod audit_tamper;
+pub mod backup;
 pub mod breakers;
 mod busy;
 pub mod caller;

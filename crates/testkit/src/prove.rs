@@ -11,8 +11,8 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    audit_tamper, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage, planted,
-    purity, rotation, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
+    audit_tamper, backup, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage,
+    planted, purity, rotation, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, store_conformance};
@@ -214,6 +214,11 @@ pub const PROOFS: &[Proof] = &[
         name: "rotation",
         shows: "the master key rotated under load and killed at every step: nothing lost, nothing left under the old one",
         run: rotation::run,
+    },
+    Proof {
+        name: "backup",
+        shows: "backups under load, restored elsewhere: everything from before is there, nothing is sent until released",
+        run: backup::run,
     },
     Proof {
         name: "store-backlog",

@@ -89,7 +89,7 @@ struct World {
     rotations: u32,
 }
 
-type Heard = Lines<BufReader<ChildStdout>>;
+pub(crate) type Heard = Lines<BufReader<ChildStdout>>;
 
 impl World {
     fn begin() -> Result<Self, CannotRun> {
@@ -222,7 +222,8 @@ impl World {
     }
 }
 
-fn until(heard: &mut Heard, mut enough: impl FnMut(&str) -> bool) -> Result<(), CannotRun> {
+/// Reads until it is enough.
+pub(crate) fn until(heard: &mut Heard, mut enough: impl FnMut(&str) -> bool) -> Result<(), CannotRun> {
     for line in heard {
         if enough(&line?) {
             return Ok(());
@@ -236,7 +237,7 @@ const fn master_key_file() -> &'static str {
 }
 
 /// The files as they are now, without the key.
-fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
+pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
         let file = file?;

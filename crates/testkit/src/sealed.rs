@@ -2,7 +2,7 @@
 //!
 //! Canaries go through every field of the store: what a producer, an owner of endpoints or an operator
 //! chooses. The attacker is a program of its own ([`attacker`]), which gets the folder's files as they are
-//! under load and after a stop, and the log of the process at its most talkative. It looks for each canary
+//! under load and after a stop, a backup, and the log of the process at its most talkative. It looks for each canary
 //! in every form it might have taken. Then it moves sealed values to where others were, and none of them may
 //! open.
 //!
@@ -53,10 +53,13 @@ async fn prove(messages: u64) -> Findings {
     let mut plant = Plant::begin(&data).await?;
     plant.everything(messages).await?;
     let under_load = copied(&data, &home.path().join("under_load"))?;
+    let backup = home.path().join("backup");
+    let made = plant.store.back_up(backup.clone(), NOW, |_| {}).await;
+    made.map_err(|why| CannotRun(format!("there is no backup to search: {why}")))?;
     plant.store.close().await;
     let canaries = plant.canaries;
     fs::write(home.path().join("data/log"), log.text())?;
-    let (hits, searched) = search(&[&under_load, &data], &canaries)?;
+    let (hits, searched) = search(&[&under_load, &backup, &data], &canaries)?;
     let control = control(&home.path().join("control"), &canaries[0])?;
     let moved = copied(&data, &home.path().join("moved"))?;
     let (moves, opened) = moved_values(&moved).await?;

@@ -16,18 +16,18 @@ const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 30;
 
 /// A bar on a terminal; nothing anywhere else.
-pub(super) struct Bar {
+pub(crate) struct Bar {
     is_terminal: bool,
     drawn: Option<Instant>,
     began: Instant,
 }
 
 impl Bar {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { is_terminal: stderr().is_terminal(), drawn: None, began: Instant::now() }
     }
 
-    pub(super) fn show(&mut self, progress: Progress) {
+    pub(crate) fn show(&mut self, progress: Progress) {
         if self.is_terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_EVERY) {
             let line = bar(progress, self.began.elapsed());
             // Who cannot see it misses nothing that is said later.
@@ -36,7 +36,7 @@ impl Bar {
         }
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.drawn.is_some() {
             let _ = write!(stderr(), "\r\x1b[K");
         }

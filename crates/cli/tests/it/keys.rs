@@ -16,6 +16,8 @@ fn served(folder: &Path) {
     let mut said = String::new();
     let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
     heard.expect("it says something");
+    // Before its first checkpoint it may not listen to signals yet; each look is a process of its own.
+    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never begins");
     let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
     assert!(asked.expect("kill runs").success());
     assert!(server.wait().expect("it ends").success(), "it serves with the key that is there");

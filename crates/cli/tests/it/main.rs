@@ -1,6 +1,7 @@
 //! The command as somebody types it.
 
 mod audit;
+mod backup;
 mod keys;
 mod policy;
 mod serve;

@@ -13,11 +13,13 @@ use super::header::Header;
 use crate::StoreError;
 
 /// The owner's alone: payloads and secrets are in it.
-const FOLDER_MODE: u32 = 0o700;
+pub(super) const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
 pub(super) const DATABASE: &str = "posthaste.db";
 const NEW_DATABASE: &str = "posthaste.db-new";
+/// Where a restore makes what it puts in place at its end.
+pub(super) const RESTORING: &str = "restoring";
 
 /// A data folder this process has to itself, until it is dropped.
 #[derive(Debug)]
@@ -52,6 +54,11 @@ impl Folder {
     /// Whether there is something in the log.
     pub(super) fn has_log(&self) -> bool {
         fs::metadata(self.path.join("posthaste.db-wal")).is_ok_and(|log| log.len() > 0)
+    }
+
+    /// Whether a restore to it was cut short.
+    pub(super) fn is_half_restored(&self) -> bool {
+        self.path.join(RESTORING).exists()
     }
 
     /// An empty file to make a database in; what an interrupted first start left of one is gone.
@@ -121,7 +128,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
 }

@@ -39,6 +39,9 @@ pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection,
                     .to_owned(),
             ));
         }
+        Header::None if folder.is_half_restored() => {
+            return Err(folder.refused("a restore to it was cut short; run `posthaste restore` again".to_owned()));
+        }
         Header::None => make(folder).map_err(|error| folder.explained(error))?,
         Header::Foreign(what) => {
             return Err(folder.refused(format!(

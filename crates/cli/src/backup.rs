@@ -1,0 +1,120 @@
+//! `posthaste backup` and `posthaste restore`: a copy of the data, and a data folder made of one.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::master::KeyCheck;
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_engine::master_key;
+use posthaste_store::sqlite::backup::manifest::Manifest;
+use posthaste_store::sqlite::backup::restore::{Restored, restore};
+use posthaste_store::sqlite::backup::{Progress, back_up};
+
+use crate::audit::show::Bar;
+use crate::config::{Config, Flags};
+use crate::say::say;
+use crate::serve;
+
+/// Endpoints that are shown; the rest is summed up.
+const SHOWN: usize = 20;
+
+#[derive(clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The folder to make
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// The data folder [default: as the server has it]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The backup
+    #[arg(value_name = "FROM")]
+    from: PathBuf,
+    /// The data folder to make; it may hold nothing but master.key [default: as the server has it]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// A newer list of erasures than those with the backup and beside it; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    erasures: Vec<PathBuf>,
+}
+
+pub(crate) fn run_backup(args: &BackupArgs) -> Result<()> {
+    let config = load(args.data.clone())?;
+    let mut bar = Bar::new();
+    let made = back_up(&config.data, &args.to, SystemClock::new().now(), |progress| {
+        bar.show(shown(progress));
+        true
+    });
+    bar.clear();
+    let made = made?;
+    say!("{} holds {} MB as of {}.", args.to.display(), made.bytes / 1_000_000, at(made.at))?;
+    say!("To restore it, master key {} is needed; it is not in the backup.", keys(&made))
+}
+
+pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
+    let config = load(args.data.clone())?;
+    let ask =
+        |needed: &[KeyCheck]| master_key::load(&config.master_key, &config.data, needed).map_err(|why| why.to_string());
+    let mut bar = Bar::new();
+    let now = SystemClock::new().now();
+    let restored =
+        serve::runtime()?.block_on(restore(&args.from, &config.data, &args.erasures, now, ask, |progress| {
+            bar.show(shown(progress));
+        }));
+    bar.clear();
+    tell(&restored?, &config)
+}
+
+fn tell(restored: &Restored, config: &Config) -> Result<()> {
+    let Restored { manifest, would_send, erased_again } = restored;
+    say!(
+        "{} is restored as of {}. It is paused: nothing is sent until you release it.",
+        config.data.display(),
+        at(manifest.at)
+    )?;
+    if erased_again.applied > 0 {
+        say!("{} erasures that were made since the backup were made again.", erased_again.applied)?;
+    }
+    if erased_again.refused > 0 {
+        say!("{} lines of the list of erasures are another store's, or damaged: passed over.", erased_again.refused)?;
+    }
+    let all: u64 = would_send.iter().map(|one| one.pending).sum();
+    if all == 0 {
+        return say!("Nothing waits to be sent.");
+    }
+    say!("{all} deliveries wait. The original may have sent them since; they would be sent again:")?;
+    for one in would_send.iter().take(SHOWN) {
+        let tenant = one.tenant.map_or("no tenant".to_owned(), |tenant| format!("tenant {}", tenant.raw()));
+        say!(
+            "  {} ({tenant}): {} pending, {} due, the first at {}",
+            one.endpoint,
+            one.pending,
+            one.due,
+            at(one.first_due)
+        )?;
+    }
+    if would_send.len() > SHOWN {
+        say!("  and {} more endpoints", would_send.len() - SHOWN)?;
+    }
+    say!("Release it with POST /v1/resume and {{\"scope\": \"all\"}}, once it is sure that the original sends no more.")
+}
+
+fn load(data: Option<PathBuf>) -> Result<Config> {
+    Ok(Config::load(&Flags { data, ..Flags::default() })?)
+}
+
+fn shown(progress: Progress) -> posthaste_store::sqlite::audit::Progress {
+    posthaste_store::sqlite::audit::Progress { done: progress.done, of: progress.of }
+}
+
+fn keys(manifest: &Manifest) -> String {
+    manifest.master_keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+fn at(time: Timestamp) -> String {
+    jiff::Timestamp::from_millisecond(time.as_millis()).map(|at| format!("{at:.0}")).unwrap_or_default()
+}

@@ -1,0 +1,155 @@
+//! What a backup says of itself: a few lines of text beside the copy. It holds no secret.
+//!
+//! The first line names the format's version; a newer one is refused, and new lines mean a newer version.
+
+use std::fmt::Write as _;
+
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
+use posthaste_crypto::master::MasterKeyId;
+
+/// Its name in the backup's folder.
+pub const MANIFEST: &str = "manifest";
+const FORMAT: &str = "posthaste backup 1";
+
+/// What a backup is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The version of the program that made it.
+    pub program: String,
+    /// The version of the tables in it.
+    pub schema: u32,
+    /// Which store it is of.
+    pub store: [u8; 16],
+    /// The master keys without which it cannot be read, newest first.
+    pub master_keys: Vec<MasterKeyId>,
+    /// When it was begun: what was acknowledged before is in it.
+    pub at: Timestamp,
+    /// The last row of the journal in it.
+    pub journal_row: u64,
+    /// That row's hash.
+    pub journal_hash: Digest,
+    /// Deliveries that have not ended.
+    pub pending: u64,
+    /// How long the copy is.
+    pub bytes: u64,
+    /// Its SHA-256.
+    pub digest: Digest,
+}
+
+impl Manifest {
+    /// As it is written.
+    pub fn to_text(&self) -> String {
+        let keys: Vec<String> = self.master_keys.iter().map(ToString::to_string).collect();
+        format!(
+            "{FORMAT}\nprogram {}\nschema {}\nstore {}\nmaster_keys {}\nat_ms {}\njournal {} {}\npending {}\nbytes \
+             {}\nsha256 {}\n",
+            self.program,
+            self.schema,
+            hex(&self.store),
+            keys.join(" "),
+            self.at.as_millis(),
+            self.journal_row,
+            hex(&self.journal_hash),
+            self.pending,
+            self.bytes,
+            hex(&self.digest),
+        )
+    }
+
+    /// One that was written; why not, otherwise.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = text.lines();
+        match lines.next() {
+            Some(FORMAT) => {}
+            Some(other) if other.starts_with("posthaste backup ") => {
+                return Err(format!("its format is {other:?} and this build knows {FORMAT:?}; use the newer build"));
+            }
+            _ => return Err("its manifest is none of Posthaste's".to_owned()),
+        }
+        let mut line = |name: &str| {
+            let line = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.ok_or_else(|| format!("its manifest has no line {name:?} where it should be"))
+        };
+        let program = line("program")?.to_owned();
+        let schema = number(line("schema")?)?;
+        let store = bytes_of(line("store")?)?;
+        let keys = line("master_keys")?;
+        let keys = keys.split(' ').map(|key| u32::from_str_radix(key, 16).map(MasterKeyId::from_raw));
+        let master_keys = keys.collect::<Result<_, _>>().map_err(|_| "its manifest names no master key".to_owned())?;
+        let at = Timestamp::from_millis(number(line("at_ms")?)?);
+        let (row, hash) = line("journal")?.split_once(' ').ok_or("its manifest has no journal")?;
+        Ok(Self {
+            program,
+            schema,
+            store,
+            master_keys,
+            at,
+            journal_row: number(row)?,
+            journal_hash: bytes_of(hash)?,
+            pending: number(line("pending")?)?,
+            bytes: number(line("bytes")?)?,
+            digest: bytes_of(line("sha256")?)?,
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("its manifest has {text:?} where a number should be"))
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], String> {
+    let bad = || format!("its manifest has {text:?} where {} hexadecimal digits should be", 2 * N);
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
+        return Err(bad());
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| bad())?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_reads_as_it_was_written_and_another_format_is_refused() {
+        let manifest = Manifest {
+            program: "1.2.3".to_owned(),
+            schema: 7,
+            store: [1; 16],
+            master_keys: vec![MasterKeyId::from_raw(0xab), MasterKeyId::from_raw(u32::MAX)],
+            at: Timestamp::from_millis(1_760_000_000_000),
+            journal_row: 9,
+            journal_hash: [2; 32],
+            pending: 3,
+            bytes: 4_096,
+            digest: [0xfe; 32],
+        };
+        let text = manifest.to_text();
+        assert!(
+            text.starts_with("posthaste backup 1\nprogram 1.2.3\n") && text.contains("master_keys 000000ab ffffffff\n")
+        );
+        assert_eq!(Manifest::parse(&text), Ok(manifest));
+        for (bad, says) in [
+            ("", "none of Posthaste's"),
+            ("posthaste backup 2\n", "use the newer build"),
+            ("posthaste backup 1\nprogram 1\nschema x\n", "where a number should be"),
+            ("posthaste backup 1\nprogram 1\n", "no line \"schema\""),
+        ] {
+            let refused = Manifest::parse(bad).expect_err("it is none");
+            assert!(refused.contains(says), "{refused}");
+        }
+        assert!(Manifest::parse(&text.replace("fefe", "f")).is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! A data folder made of a backup. It is made whole in a folder beside its place, with the master key it needs, and
+//! only then put in place: paused, under numbers that nobody else mints, and without those who were erased since.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use posthaste_core::id::{LaneId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Sha256;
+use posthaste_crypto::master::{KeyCheck, Masters};
+use posthaste_crypto::public_id::{IdKey, Kind};
+use rusqlite::Connection;
+
+use super::manifest::{MANIFEST, Manifest};
+use super::{ERASURES, NotCopied, Progress, beside, each_chunk, erasures, in_words, io_error};
+use crate::row::{Pause, PauseScope};
+use crate::sqlite::column::{get, stored_key};
+use crate::sqlite::erasure::ErasedAgain;
+use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, RESTORING};
+use crate::sqlite::{Bounds, Sqlite, failed, journal, pause, rotation, schema};
+use crate::{Outbox, StoreError};
+
+/// Starts that the original may have made since the backup: their numbers are left out, so that no id is given
+/// twice.
+const STARTS_LEFT_OUT: u32 = 1_000;
+/// What may be in a folder that a backup is restored to: the key that it needs.
+const MAY_BE_THERE: [&str; 2] = ["master.key", "lock"];
+
+/// A folder that was made of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The backup.
+    pub manifest: Manifest,
+    /// What it would send once it is released, by endpoint.
+    pub would_send: Vec<WouldSend>,
+    /// Who was erased since and is erased again.
+    pub erased_again: ErasedAgain,
+}
+
+/// What waits for an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WouldSend {
+    /// Which, as the API names it.
+    pub endpoint: String,
+    /// Whose; none if the endpoint is no more.
+    pub tenant: Option<TenantId>,
+    /// Deliveries that have not ended.
+    pub pending: u64,
+    /// Those of them that are due.
+    pub due: u64,
+    /// When the first of them was due.
+    pub first_due: Timestamp,
+}
+
+/// Makes a data folder of a backup. `ask` is told which master keys it needs, as [`Sqlite::open_asking`] has it;
+/// `lists` are further lists of erasures.
+pub async fn restore(
+    from: &Path,
+    folder: &Path,
+    lists: &[PathBuf],
+    now: Timestamp,
+    ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
+    mut say: impl FnMut(Progress),
+) -> Result<Restored, NotCopied> {
+    let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
+    let text = fs::read_to_string(from.join(MANIFEST)).map_err(io_error("read", &from.join(MANIFEST)))?;
+    let manifest = Manifest::parse(&text).map_err(refused)?;
+    if manifest.schema as usize > schema::MIGRATIONS.len() {
+        let known = schema::MIGRATIONS.len();
+        return Err(refused(format!("its tables have version {} and this build knows {known}", manifest.schema)));
+    }
+    let list = all_erasures(from, &manifest, lists)?;
+    is_free(folder)?;
+    let place = Folder::take(folder)?;
+    let staged = Staged::make(folder)?;
+    let database = staged.path.join(DATABASE);
+    copy(from, &manifest, &database, &mut say)?;
+    let masters = prepare(&database, &manifest, now, ask).map_err(|error| match error {
+        // A copy that SQLite cannot read is no backup, whatever its digest says.
+        NotCopied::Store(error @ StoreError::Database { .. }) => refused(in_words(&error)),
+        error => error,
+    })?;
+    if !list.is_empty() {
+        super::write_new(&staged.path.join(ERASURES), list.as_bytes())?;
+    }
+    let bounds = Bounds { reserve_bytes: 0, ..Bounds::default() };
+    let store = Sqlite::open_bounded(&staged.path, masters, bounds)?;
+    let finished = finish(&store, &list, now).await;
+    store.close().await;
+    let (would_send, erased_again) = finished?;
+    if let Some(why) = store.stopped() {
+        return Err(refused(why.to_owned()));
+    }
+    if let Some(erased) = erasures(&staged.path)? {
+        super::write_new(&folder.join(ERASURES), &erased)?;
+    }
+    place.put_in_place(&database).map_err(io_error("write", &folder.join(DATABASE)))?;
+    drop(staged);
+    Ok(Restored { manifest, would_send, erased_again })
+}
+
+/// Every list of erasures there is: in the backup, beside it, and those that were named.
+fn all_erasures(from: &Path, manifest: &Manifest, lists: &[PathBuf]) -> Result<String, NotCopied> {
+    let mut all = String::new();
+    let beside = from.parent().map(|parent| parent.join(beside(&manifest.store)));
+    let own = [Some(from.join(ERASURES)), beside].into_iter().flatten().filter(|path| path.exists());
+    for path in own.chain(lists.iter().cloned()) {
+        let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+        for line in text.lines() {
+            if !all.lines().any(|known| known == line) {
+                all.push_str(line);
+                all.push('\n');
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether nothing is lost by restoring to a folder.
+fn is_free(folder: &Path) -> Result<(), NotCopied> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry.map_err(io_error("read", folder))?;
+        let name = entry.file_name();
+        // What a restore leaves that was cut short.
+        let left = name == RESTORING || name == DATABASE && entry.metadata().is_ok_and(|file| file.len() == 0);
+        if !left && !MAY_BE_THERE.iter().any(|may| name == *may) {
+            return Err(NotCopied::Exists { path: entry.path().display().to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// The folder in which it is made, gone at the end.
+struct Staged {
+    path: PathBuf,
+}
+
+impl Staged {
+    fn make(folder: &Path) -> Result<Self, NotCopied> {
+        let path = folder.join(RESTORING);
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+        }
+        DirBuilder::new().mode(FOLDER_MODE).create(&path).map_err(io_error("make", &path))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "what a restore needed could not be removed");
+        }
+    }
+}
+
+/// Copies the database, which must be what the manifest says.
+fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progress)) -> Result<(), NotCopied> {
+    let source = from.join(DATABASE);
+    let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
+    let bytes = fs::metadata(&source).map_err(io_error("read", &source))?.len();
+    if bytes != manifest.bytes {
+        return Err(refused(format!(
+            "its database has {bytes} bytes and should have {}: it was cut short or altered; use another backup",
+            manifest.bytes
+        )));
+    }
+    let made = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(to);
+    let mut copy = made.map_err(io_error("make", to))?;
+    let (mut digest, mut done) = (Sha256::default(), 0);
+    each_chunk(&source, |chunk| {
+        digest.update(chunk);
+        done += chunk.len() as u64;
+        say(Progress { done, of: bytes });
+        copy.write_all(chunk)
+    })
+    .and_then(|_| copy.sync_all())
+    .map_err(io_error("copy", &source))?;
+    if digest.finish() != manifest.digest {
+        return Err(refused(
+            "its database is not the one the manifest is of: it was altered; use another backup".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Makes the copy one that starts paused and mints numbers of its own; gives the keys that open it.
+fn prepare(
+    database: &Path,
+    manifest: &Manifest,
+    now: Timestamp,
+    ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
+) -> Result<Masters, NotCopied> {
+    let doing = failed("prepare the restored database");
+    let refused = |why: String| NotCopied::Refused { path: database.display().to_string(), why };
+    let mut conn = Connection::open(database).map_err(&doing)?;
+    conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(&doing)?;
+    let head = journal::last(&conn)?;
+    let is_head = head.as_ref().map_or(0, |row| row.number) == manifest.journal_row
+        && head.is_none_or(|row| row.hash() == manifest.journal_hash);
+    if !is_head {
+        return Err(refused("its journal does not end as the manifest says; use another backup".to_owned()));
+    }
+    let masters = ask(&rotation::checks(&conn)?).map_err(refused)?;
+    let tx = conn.transaction().map_err(&doing)?;
+    tx.execute("UPDATE meta SET value = value + ?1 WHERE key = 'starts'", [STARTS_LEFT_OUT])
+        .and_then(|_| pause::put(&tx, Pause { scope: PauseScope::All, until: None }))
+        .and_then(|()| tx.execute("INSERT OR REPLACE INTO meta VALUES ('restored_ms', ?1)", [now.as_millis()]))
+        .map_err(&doing)?;
+    tx.commit().map_err(&doing)?;
+    conn.close().map_err(|(_, error)| doing(error))?;
+    Ok(masters)
+}
+
+/// Erases again, says in the journal that it is paused, and what it would send.
+async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<WouldSend>, ErasedAgain), NotCopied> {
+    let session = store.open().await?.session;
+    store.pause(session, Pause { scope: PauseScope::All, until: None }).await?;
+    let again = if list.is_empty() { ErasedAgain::default() } else { store.erase_again(session, list, now).await? };
+    let ids = IdKey::from_bytes(store.id_key());
+    let would_send = store.readers.read(move |conn| would_send(conn, &ids, now)).await?;
+    Ok((would_send, again))
+}
+
+/// Every lane with something that waits, the longest first.
+fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<WouldSend>, StoreError> {
+    let doing = failed("count what waits");
+    let mut sql = conn
+        .prepare(
+            "SELECT d.lane, (SELECT e.tenant FROM endpoint e WHERE e.id = d.lane), count(*), sum(d.due_ms <= ?1),
+                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.lane)
+             FROM delivery d GROUP BY d.lane ORDER BY 3 DESC, 1",
+        )
+        .map_err(&doing)?;
+    let mut rows = sql.query([now.as_millis()]).map_err(&doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let (tenant, made): (Option<i64>, Option<i64>) = (get(row, 1)?, get(row, 5)?);
+        let key = LaneId(stored_key(get(row, 0)?)?).endpoint().0;
+        let made = made.and_then(|made| u64::try_from(made).ok()).unwrap_or(0);
+        found.push(WouldSend {
+            endpoint: ids.mint(Kind::Endpoint, key.writer().number(), key.seq(), made),
+            tenant: tenant.map(stored_key).transpose()?.map(TenantId),
+            pending: get::<i64>(row, 2)?.unsigned_abs(),
+            due: get::<i64>(row, 3)?.unsigned_abs(),
+            first_due: Timestamp::from_millis(get(row, 4)?),
+        });
+    }
+    Ok(found)
+}

@@ -163,6 +163,7 @@ impl Tenants {
     pub(crate) fn forget(&self, id: TenantId) {
         let mut kept = self.lock();
         kept.changes += 1;
+        kept.buckets.remove(&id);
         if let Some(uid) = kept.by_id.remove(&id).and_then(|known| known.uid.clone()) {
             kept.by_uid.remove(&uid);
         }

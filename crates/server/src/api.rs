@@ -168,6 +168,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
+/// The two things that a path names.
+pub struct NamedPair(String, String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<(String, String)>::from_request_parts(parts, state).await;
+        named.map(|Path((first, second))| Self(first, second)).map_err(|_| Problem::no_route(&parts.uri))
+    }
+}
+
 /// A request's body, once everything about the request but the body has been found fine.
 async fn body(request: Request) -> Result<Bytes, Problem> {
     let (head, body) = request.into_parts();

@@ -1,17 +1,45 @@
-//! `posthaste serve`: when it refuses to start, and how it ends.
+//! `posthaste serve`: whom it serves, when it refuses to start, and how it ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use crate::{ended, posthaste};
 
 #[test]
-fn without_dev_it_says_that_there_are_no_keys_yet() {
+fn without_dev_it_asks_for_a_key_and_writes_the_first_one_down() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, _, complaint) = ended(folder.path(), "serve");
-    assert!(!ok && complaint.contains("no API keys yet") && complaint.contains("--dev"), "{complaint}");
-    assert!(!folder.path().join("posthaste-data").exists(), "nothing was made");
+    let mut server = posthaste(folder.path(), "serve --listen 127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut said = String::new();
+    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
+    // Answered once it serves: then the key's file is there.
+    let without = asked(&address, "");
+    let file = folder.path().join("posthaste-data/operator.key");
+    let key = std::fs::read_to_string(&file).unwrap_or_default();
+    let with = asked(&address, &format!("authorization: Bearer {}\r\n", key.trim()));
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    heard.expect("it says something");
+    assert!(without.starts_with("HTTP/1.1 401 "), "{without}");
+    assert!(with.starts_with("HTTP/1.1 200 "), "{with}");
+    assert!(key.starts_with("ph_op_"), "an operator key");
+    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+}
+
+/// What the server answers to a list of tenants, asked for with this header.
+fn asked(address: &str, header: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let request = format!("GET /v1/tenants HTTP/1.1\r\nhost: {address}\r\n{header}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
 }
 
 #[test]

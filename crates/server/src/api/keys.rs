@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::caller::{Caller, OPERATE, SECRETS};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, json_bytes, no_body, tenants};
+use super::{Answer, Api, Named, NamedPair, json_bytes, no_body, tenants};
 use crate::object::Object;
 use crate::problem::Problem;
 use crate::value;
@@ -80,7 +80,7 @@ pub async fn revoke_operators<S: Store, C: Clock>(
 pub async fn revoke_tenants<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<SECRETS>,
-    Path((named, id)): Path<(String, String)>,
+    NamedPair(named, id): NamedPair,
     request: Request,
 ) -> Answer {
     no_body(request).await?;

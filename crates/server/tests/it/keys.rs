@@ -164,6 +164,8 @@ async fn a_revoked_key_admits_nobody() {
     assert_eq!(locked.operate(Method::DELETE, &path, "").await.status, StatusCode::NO_CONTENT);
     assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.problem().1, "unauthorized");
     assert_eq!(locked.operate(Method::DELETE, &path, "").await.problem(), (404, "not_found", ""));
+    let no_text = locked.operate(Method::DELETE, "/v1/tenants/acme/keys/%ff", "").await;
+    assert_eq!(no_text.problem(), (404, "not_found", ""));
     let operators = locked.operate(Method::GET, "/v1/keys", "").await;
     let own = operators.body["data"][0]["id"].as_str().expect("an id").to_owned();
     let other = locked.operate(Method::DELETE, &format!("/v1/tenants/acme/keys/{own}"), "").await;

@@ -98,6 +98,12 @@ fn what_cannot_pass_is_dead_at_once() {
 }
 
 #[test]
+fn what_was_erased_is_cancelled_and_was_not_tried() {
+    let decision = settled(&first_try(), &Verdict::of(Cause::Erased));
+    assert_eq!((decision.state, decision.attempts), (State::Cancelled { at: NOW, cause: Cause::Erased }, 0));
+}
+
+#[test]
 fn gone_ends_the_endpoint_too() {
     let decision = settled(&first_try(), &answered(410));
     assert_eq!(decision.state, State::Dead { at: NOW, cause: Cause::EndpointGone });
@@ -357,7 +363,9 @@ proptest! {
         prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
         prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
         prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
-        let counted = !matches!(verdict.class, Class::Ours | Class::Credential);
+        // What was erased meanwhile was not sent, unless its receipt says that it had arrived.
+        let erased = verdict.class == Class::Decided && verdict.cause == Cause::Erased && !delivery.receipt_kept;
+        let counted = !erased && !matches!(verdict.class, Class::Ours | Class::Credential);
         prop_assert_eq!(decision.attempts, delivery.attempts.saturating_add(u16::from(counted)));
         if let (State::Retry { due, .. }, Class::Retry | Class::Limited) = (decision.state, verdict.class) {
             prop_assert!(decision.attempts < policy.max_attempts());

@@ -26,13 +26,14 @@
 //! assert_eq!(public.verify(&line.replace("1234", "1235")), Err(BadCheckpoint::Forged));
 //! ```
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::digest::{Digest, sha256};
+use crate::hex;
 use crate::secret::SecretKey;
 
 /// What a checkpoint says: at that time the journal of that store ended with this row, and this was
@@ -74,7 +75,7 @@ pub struct SignerId([u8; 4]);
 
 impl fmt::Display for SignerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&hex::write(&self.0))
     }
 }
 
@@ -160,7 +161,7 @@ const HEAD: &str = "posthaste checkpoint 1";
 /// The line without its signature.
 fn words(checkpoint: &Checkpoint, signer: SignerId) -> String {
     let Checkpoint { store, row, chain, at_ms } = checkpoint;
-    format!("{HEAD} {} {row} {} {at_ms} {signer}", hex(store), hex(chain))
+    format!("{HEAD} {} {row} {} {at_ms} {signer}", hex::write(store), hex::write(chain))
 }
 
 /// What a line claims to be, its signature not looked at: to tell whose it is before it is believed.
@@ -173,31 +174,13 @@ fn parse(signed: &str) -> Option<(Checkpoint, SignerId)> {
     let mut parts = signed.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
     let mut next = || parts.next();
     let checkpoint = Checkpoint {
-        store: from_hex(next()?)?,
+        store: hex::read(next()?)?,
         row: next()?.parse().ok()?,
-        chain: from_hex(next()?)?,
+        chain: hex::read(next()?)?,
         at_ms: next()?.parse().ok()?,
     };
-    let signer = SignerId(from_hex(next()?)?);
+    let signer = SignerId(hex::read(next()?)?);
     (words(&checkpoint, signer) == signed).then_some((checkpoint, signer))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn from_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
-    if text.len() != BYTES * 2 || !text.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; BYTES];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -216,9 +199,9 @@ mod tests {
     /// RFC 8032, section 7.1, test 2: seed, public key.
     #[test]
     fn the_public_key_is_that_of_the_standard() {
-        let seed = from_hex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb").expect("32 bytes");
+        let seed = hex::read("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb").expect("32 bytes");
         let public = CheckpointKey::from_seed(&SecretKey::from_bytes(&seed)).public();
-        assert_eq!(hex(&public.0), "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c");
+        assert_eq!(hex::write(&public.0), "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c");
     }
 
     /// Ed25519 has one signature for one text and key: a line kept for years reads like this. Signed

@@ -13,6 +13,7 @@ mod base32;
 pub mod checkpoint;
 mod derive;
 pub mod digest;
+pub mod hex;
 pub mod keyring;
 pub mod lookup;
 pub mod master;

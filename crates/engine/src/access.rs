@@ -4,7 +4,6 @@
 //! admits nobody once the revocation is answered.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::{ApiKey, ApiKeyHash, ApiKeyHasher, Denied, KeptApiKey, KeyClass, Scope, Scopes};
 use posthaste_crypto::digest::Digest;
+use posthaste_crypto::hex;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -167,19 +167,11 @@ impl KnownKey {
             kind: DocumentKind::ApiKey,
             id: self.id,
             tenant: self.tenant.unwrap_or(OPERATOR),
-            name: Some(written(&kept.hash)),
+            name: Some(hex::write(&kept.hash.to_bytes())),
             at: self.at,
             body: Bytes::from(body),
         }
     }
-}
-
-/// A key's hash as a name.
-fn written(hash: &ApiKeyHash) -> String {
-    hash.to_bytes().iter().fold(String::with_capacity(64), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
@@ -190,7 +182,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let known = match self.access.known(&hash) {
             (Some(known), _) => known,
             (None, changes) => {
-                let found = self.store.document_named(DocumentKind::ApiKey, OPERATOR, written(&hash)).await?;
+                let found =
+                    self.store.document_named(DocumentKind::ApiKey, OPERATOR, hex::write(&hash.to_bytes())).await?;
                 let known = Arc::new(KnownKey::of(&found.ok_or(Denied::Wrong)?)?);
                 self.access.keep(changes, &hash, &known);
                 known

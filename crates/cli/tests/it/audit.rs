@@ -1,31 +1,8 @@
 //! `posthaste audit`: beside a server, after it, and when somebody gives it something else.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 
-use crate::{ended, posthaste};
-
-/// A server that has begun, and has signed for its first rows.
-fn serve(folder: &Path) -> Child {
-    let mut server = posthaste(folder, "serve --dev --listen 127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
-    heard.expect("it says something");
-    // It does so in its first second; each look is a process of its own.
-    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "the journal is never signed for");
-    server
-}
-
-fn stop(mut server: Child) {
-    let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
-    assert!(asked.expect("kill runs").success());
-    assert!(server.wait().expect("it ends").success());
-}
+use crate::{begun, ended, posthaste, stop};
 
 fn exit_code(folder: &Path, line: &str) -> Option<i32> {
     posthaste(folder, line).output().expect("the command starts").status.code()
@@ -34,7 +11,7 @@ fn exit_code(folder: &Path, line: &str) -> Option<i32> {
 #[test]
 fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = serve(folder.path());
+    let server = begun(folder.path());
     let (clean, words, complaint) = ended(folder.path(), "audit verify");
     stop(server);
     assert!(clean && words.contains("Everything is as it was written"), "{words}{complaint}");
@@ -54,7 +31,7 @@ fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported()
 fn another_store_s_checkpoint_is_a_finding_and_exit_code_one() {
     let (folder, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     for folder in [&folder, &other] {
-        stop(serve(folder.path()));
+        stop(begun(folder.path()));
     }
     let (_, exported, _) = ended(other.path(), "audit checkpoint");
     std::fs::write(folder.path().join("kept"), exported).expect("a file");

@@ -1,35 +1,11 @@
 //! `posthaste backup` and `posthaste restore`: beside a server, and elsewhere.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Stdio};
-
-use crate::{ended, posthaste};
-
-fn serve(folder: &Path) -> Child {
-    let mut server = posthaste(folder, "serve --dev --listen 127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
-    heard.expect("it says something");
-    // Before its first checkpoint it may not listen to signals yet; each look is a process of its own.
-    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never begins");
-    server
-}
-
-fn stop(mut server: Child) {
-    let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
-    assert!(asked.expect("kill runs").success());
-    assert!(server.wait().expect("it ends").success());
-}
+use crate::{begun, ended, stop};
 
 #[test]
 fn a_backup_beside_a_server_is_restored_with_its_key_and_without_it_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = serve(folder.path());
+    let server = begun(folder.path());
     let (made, said, complaint) = ended(folder.path(), "backup --to kept/first");
     let (again, _, there) = ended(folder.path(), "backup --to kept/first");
     stop(server);

@@ -1,38 +1,11 @@
 //! `posthaste keys`: which master key is needed, and a newer one in its place.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Stdio};
-
-use crate::{ended, posthaste};
-
-/// A server that has opened its data.
-fn serve(folder: &Path) -> Child {
-    let mut server = posthaste(folder, "serve --dev --listen 127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
-    heard.expect("it says something");
-    assert!(said.contains("listening"), "{said:?}");
-    server
-}
-
-/// Ends a server that has begun: there are data afterwards.
-fn stop(folder: &Path, mut server: Child) {
-    // Before its first checkpoint it may not listen to signals yet; each look is a process of its own.
-    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never begins");
-    let asked = std::process::Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
-    assert!(asked.expect("kill runs").success());
-    assert!(server.wait().expect("it ends").success());
-}
+use crate::{begun, ended, stop};
 
 #[test]
 fn a_rotation_puts_a_newer_key_in_the_place_of_the_old_one() {
     let folder = tempfile::tempdir().expect("a folder");
-    stop(folder.path(), serve(folder.path()));
+    stop(begun(folder.path()));
     let file = folder.path().join("posthaste-data/master.key");
     let old = std::fs::read_to_string(&file).expect("the first start made it");
     let (_, before, _) = ended(folder.path(), "keys status");
@@ -43,7 +16,7 @@ fn a_rotation_puts_a_newer_key_in_the_place_of_the_old_one() {
     assert!(new != old && new.lines().count() == 1, "the old key is forgotten");
     let (_, after, _) = ended(folder.path(), "keys status");
     assert_ne!(after, before);
-    let mut server = serve(folder.path());
+    let mut server = begun(folder.path());
     server.kill().and_then(|()| server.wait()).expect("it serves with the key that is there, until it is killed");
     std::fs::write(&file, old).expect("it can be written");
     let (ok, _, complaint) = ended(folder.path(), "keys rotate");

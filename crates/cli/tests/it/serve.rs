@@ -1,22 +1,15 @@
 //! `posthaste serve`: whom it serves, when it refuses to start, and how it ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 
-use crate::{ended, posthaste};
+use crate::{ended, serving};
 
 #[test]
 fn without_dev_it_asks_for_a_key_and_writes_the_first_one_down() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut server = posthaste(folder.path(), "serve --listen 127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
+    let (mut server, said) = serving(folder.path(), "serve --listen 127.0.0.1:0");
     let address = said.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
     // Answered once it serves: then the key's file is there.
     let without = asked(&address, "");
@@ -25,7 +18,6 @@ fn without_dev_it_asks_for_a_key_and_writes_the_first_one_down() {
     let with = asked(&address, &format!("authorization: Bearer {}\r\n", key.trim()));
     server.kill().expect("it runs");
     server.wait().expect("it ends");
-    heard.expect("it says something");
     assert!(without.starts_with("HTTP/1.1 401 "), "{without}");
     assert!(with.starts_with("HTTP/1.1 200 "), "{with}");
     assert!(key.starts_with("ph_op_"), "an operator key");
@@ -62,18 +54,11 @@ fn settings_that_are_wrong_are_told_all_at_once() {
 #[test]
 fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut first = posthaste(folder.path(), "serve --dev --listen 127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(first.stdout.take().expect("piped")).read_line(&mut said);
+    let (mut first, said) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0");
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
     let still_there = first.try_wait().expect("its state is known").is_none();
     first.kill().expect("it runs");
     first.wait().expect("it ends");
-    heard.expect("it says something");
     assert!(said.starts_with("posthaste: listening on http://127.0.0.1:"), "{said}");
     assert!(!ok && complaint.contains("posthaste-data"), "{complaint}");
     assert!(still_there);

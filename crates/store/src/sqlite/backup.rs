@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::{Digest, Sha256};
+use posthaste_crypto::hex;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use tokio::sync::oneshot;
@@ -193,7 +194,7 @@ impl Part {
     fn make(to: &Path) -> Result<Self, NotCopied> {
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(parent).map_err(io_error("make", parent))?;
-        let suffix: String = posthaste_crypto::random::bytes::<4>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let suffix = hex::write(&posthaste_crypto::random::bytes::<4>());
         let path = PathBuf::from(format!("{}.part-{suffix}", to.display()));
         DirBuilder::new().mode(FOLDER_MODE).create(&path).map_err(io_error("make", &path))?;
         Ok(Self { path, parent: parent.to_owned(), is_done: false })
@@ -335,7 +336,7 @@ fn erasures(folder: &Path) -> Result<Option<Vec<u8>>, NotCopied> {
 
 /// Where the newest list of a store's erasures is, beside its backups.
 fn beside(store: &[u8; 16]) -> String {
-    format!("{ERASURES}-{}", manifest::hex(&store[..4]))
+    format!("{ERASURES}-{}", hex::write(&store[..4]))
 }
 
 /// What a failed read or write of SQLite means for a copy.

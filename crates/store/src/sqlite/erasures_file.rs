@@ -6,7 +6,6 @@
 //!
 //! Invariant: a line is on the disk before its erasure is answered.
 
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +14,7 @@ use std::path::Path;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
+use posthaste_crypto::hex;
 
 use super::folder::FILE_MODE;
 
@@ -38,7 +38,7 @@ impl Line {
     pub(super) fn to_text(self, key: &LookupKey) -> String {
         let words = self.words();
         let mac = mac(key, &words);
-        format!("{words} {}\n", hex(&mac))
+        format!("{words} {}\n", hex::write(&mac))
     }
 
     /// What a line says, if it is one of the store with this key.
@@ -46,16 +46,16 @@ impl Line {
         let (words, given) = text.rsplit_once(' ')?;
         let mut parts = words.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
         let line = Self {
-            store: from_hex(parts.next()?)?,
+            store: hex::read(parts.next()?)?,
             row: parts.next()?.parse().ok()?,
             at: Timestamp::from_millis(parts.next()?.parse().ok()?),
-            hidden: from_hex(parts.next()?)?,
+            hidden: hex::read(parts.next()?)?,
         };
-        (line.words() == words && hex(&mac(key, words)) == given).then_some(line)
+        (line.words() == words && hex::write(&mac(key, words)) == given).then_some(line)
     }
 
     fn words(&self) -> String {
-        format!("{HEAD} {} {} {} {}", hex(&self.store), self.row, self.at.as_millis(), hex(&self.hidden))
+        format!("{HEAD} {} {} {} {}", hex::write(&self.store), self.row, self.at.as_millis(), hex::write(&self.hidden))
     }
 }
 
@@ -97,24 +97,6 @@ pub(super) fn has(folder: &Path, line: &str) -> io::Result<bool> {
 
 fn mac(key: &LookupKey, words: &str) -> Digest {
     key.hash("line", 0, words.as_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn from_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
-    if text.len() != BYTES * 2 || !text.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; BYTES];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

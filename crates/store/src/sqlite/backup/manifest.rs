@@ -2,10 +2,9 @@
 //!
 //! The first line names the format's version; a newer one is refused, and new lines mean a newer version.
 
-use std::fmt::Write as _;
-
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
+use posthaste_crypto::hex;
 use posthaste_crypto::master::MasterKeyId;
 
 /// Its name in the backup's folder.
@@ -46,14 +45,14 @@ impl Manifest {
              {}\nsha256 {}\n",
             self.program,
             self.schema,
-            hex(&self.store),
+            hex::write(&self.store),
             keys.join(" "),
             self.at.as_millis(),
             self.journal_row,
-            hex(&self.journal_hash),
+            hex::write(&self.journal_hash),
             self.pending,
             self.bytes,
-            hex(&self.digest),
+            hex::write(&self.digest),
         )
     }
 
@@ -98,24 +97,9 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("its manifest has {text:?} where a number should be"))
 }
 
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], String> {
     let bad = || format!("its manifest has {text:?} where {} hexadecimal digits should be", 2 * N);
-    let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.is_ascii() {
-        return Err(bad());
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| bad())?;
-    }
-    Ok(bytes)
+    hex::read(text).ok_or_else(bad)
 }
 
 #[cfg(test)]

@@ -1,0 +1,290 @@
+//! An entry as bytes: its kind's number, then its fields in the order they are declared in.
+
+use std::time::Duration;
+
+use posthaste_core::cut::Scope;
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::master::MasterKeyId;
+
+use super::{Entry, ErasedWhom};
+use crate::StoreError;
+use crate::journal::pack::{self, Unpack, damaged};
+use crate::number;
+use crate::row::{Attempt, PauseScope};
+
+impl Entry {
+    pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Opened { session } => numbers(bytes, &[0, *session]),
+            Self::Accepted { message, tenant, at, digest, subject, correlation, deliveries } => {
+                numbers(bytes, &[1, message.raw(), tenant.raw()]);
+                pack::time(bytes, *at);
+                bytes.extend(digest);
+                bytes.push(u8::from(subject.is_some()) | u8::from(correlation.is_some()) << 1);
+                for hidden in [subject, correlation].into_iter().flatten() {
+                    bytes.extend(hidden.0);
+                }
+                pack::number(bytes, deliveries.len() as u64);
+                for (lane, tier) in deliveries {
+                    numbers(bytes, &[lane.raw(), number::tier_number(*tier).into()]);
+                }
+            }
+            Self::Attempted { delivery, lane, attempt } => {
+                numbers(bytes, &[2, delivery.raw(), lane.raw()]);
+                pack_attempt(bytes, attempt);
+            }
+            Self::Late { delivery, lane, attempt } => {
+                numbers(bytes, &[3, delivery.raw(), lane.raw()]);
+                pack_attempt(bytes, attempt);
+            }
+            Self::Ended { delivery, message, lane, tier, state, attempts, attempt } => {
+                let (kind, at, cause) = number::split(state);
+                let back = delivery.raw().wrapping_sub(message.raw());
+                let cause = cause.map_or(0, |cause| u64::from(number::cause_number(cause)) + 1);
+                let tier = number::tier_number(*tier).into();
+                numbers(bytes, &[4, delivery.raw(), back, lane.raw(), tier, kind.into(), cause, (*attempts).into()]);
+                pack::time(bytes, at.unwrap_or(Timestamp::MAX));
+                if let Some(attempt) = attempt {
+                    pack_attempt(bytes, attempt);
+                }
+            }
+            Self::Cut { scope, upto, cause, at } => {
+                pack::number(bytes, 5);
+                pack_scope(bytes, *scope);
+                numbers(bytes, &[upto.raw(), number::cause_number(*cause).into()]);
+                pack::time(bytes, *at);
+            }
+            Self::Uncut { scope } => {
+                pack::number(bytes, 6);
+                pack_scope(bytes, *scope);
+            }
+            Self::Paused { scope, until } => {
+                pack::number(bytes, 7);
+                pack_pause(bytes, *scope);
+                if let Some(until) = until {
+                    pack::time(bytes, *until);
+                }
+            }
+            Self::Resumed { scope } => {
+                pack::number(bytes, 8);
+                pack_pause(bytes, *scope);
+            }
+            Self::Endpoint { endpoint, tenant, status } => {
+                numbers(bytes, &[9, endpoint.raw(), tenant.raw(), number::status_number(*status).into()]);
+            }
+            Self::Spread { job, tenant, at, deliveries } => {
+                numbers(bytes, &[10, job.raw(), tenant.raw()]);
+                pack::time(bytes, *at);
+                pack::number(bytes, deliveries.len() as u64);
+                for (delivery, message, lane, tier) in deliveries {
+                    let back = delivery.raw().wrapping_sub(message.raw());
+                    numbers(bytes, &[delivery.raw(), back, lane.raw(), number::tier_number(*tier).into()]);
+                }
+            }
+            Self::Job { job, tenant, state } => {
+                numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
+            }
+            Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
+            Self::Retained { phase, upto, removed, before, at } => {
+                numbers(bytes, &[13, number::phase_number(*phase).into(), *upto, *removed]);
+                pack::time(bytes, *before);
+                pack::time(bytes, *at);
+            }
+            Self::RotationBegun { to, at } => {
+                numbers(bytes, &[14, to.raw().into()]);
+                pack::time(bytes, *at);
+            }
+            Self::RotationEnded { to, rewrapped, at } => {
+                numbers(bytes, &[15, to.raw().into(), *rewrapped]);
+                pack::time(bytes, *at);
+            }
+            Self::Erased { tenant, whom, at } => {
+                numbers(bytes, &[16, tenant.raw()]);
+                pack::time(bytes, *at);
+                match whom {
+                    ErasedWhom::Tenant => bytes.push(0),
+                    ErasedWhom::Subject(None) => bytes.push(1),
+                    ErasedWhom::Subject(Some(mark)) => {
+                        bytes.push(2);
+                        bytes.extend(mark.0);
+                    }
+                }
+            }
+            Self::ErasureDone { announced, messages, deliveries, at } => {
+                numbers(bytes, &[17, *announced, *messages, *deliveries]);
+                pack::time(bytes, *at);
+            }
+            Self::Document { kind, id, tenant, removed } => {
+                let kind = number::document_number(*kind).into();
+                numbers(bytes, &[18, kind, id.raw(), tenant.raw(), u64::from(*removed)]);
+            }
+        }
+    }
+
+    pub(in crate::journal) fn unpack(bytes: &[u8]) -> Result<Self, StoreError> {
+        let mut rest = Unpack(bytes);
+        let entry = match rest.number()? {
+            0 => Self::Opened { session: rest.number()? },
+            1 => unpack_accepted(&mut rest)?,
+            2 => Self::Attempted { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
+            3 => Self::Late { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
+            4 => unpack_ended(&mut rest)?,
+            5 => Self::Cut {
+                scope: scope(&mut rest)?,
+                upto: Key::from_raw(rest.number()?),
+                cause: number::stored_cause(rest.small()?)?,
+                at: rest.time()?,
+            },
+            6 => Self::Uncut { scope: scope(&mut rest)? },
+            7 => Self::Paused {
+                scope: pause(&mut rest)?,
+                until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
+            },
+            8 => Self::Resumed { scope: pause(&mut rest)? },
+            9 => Self::Endpoint {
+                endpoint: EndpointId::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                status: number::stored_status(rest.small()?)?,
+            },
+            10 => unpack_spread(&mut rest)?,
+            11 => Self::Job {
+                job: JobId::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                state: number::stored_job_state(rest.small()?)?,
+            },
+            12 => Self::Purged { tenant: TenantId::from_raw(rest.number()?), upto: rest.number()? },
+            13 => Self::Retained {
+                phase: number::stored_phase(rest.small()?)?,
+                upto: rest.number()?,
+                removed: rest.number()?,
+                before: rest.time()?,
+                at: rest.time()?,
+            },
+            14 => Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()? },
+            15 => Self::RotationEnded {
+                to: MasterKeyId::from_raw(rest.small()?),
+                rewrapped: rest.number()?,
+                at: rest.time()?,
+            },
+            16 => unpack_erased(&mut rest)?,
+            17 => Self::ErasureDone {
+                announced: rest.number()?,
+                messages: rest.number()?,
+                deliveries: rest.number()?,
+                at: rest.time()?,
+            },
+            18 => Self::Document {
+                kind: number::stored_document(rest.small()?)?,
+                id: Key::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                removed: rest.small::<u8>()? != 0,
+            },
+            unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
+        };
+        rest.end()?;
+        Ok(entry)
+    }
+}
+
+fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (message, tenant) = (MessageId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
+    let (at, digest) = (rest.time()?, rest.digest()?);
+    let has: u8 = rest.small()?;
+    let subject = if has & 1 == 0 { None } else { Some(rest.hidden()?) };
+    let correlation = if has & 2 == 0 { None } else { Some(rest.hidden()?) };
+    let count = rest.number()?;
+    let deliveries = (0..count).map(|_| Ok((lane(rest)?, tier(rest)?))).collect::<Result<_, StoreError>>()?;
+    Ok(Entry::Accepted { message, tenant, at, digest, subject, correlation, deliveries })
+}
+
+fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let delivery = id(rest)?;
+    let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
+    let (lane, tier) = (lane(rest)?, tier(rest)?);
+    let kind = rest.small()?;
+    let cause = match rest.small::<i64>()? {
+        0 => None,
+        number => Some(number::stored_cause(number - 1)?),
+    };
+    let attempts = rest.small()?;
+    let state = number::join(kind, rest.time()?.as_millis(), cause)?;
+    let attempt = if rest.0.is_empty() { None } else { Some(attempt(rest)?) };
+    Ok(Entry::Ended { delivery, message, lane, tier, state, attempts, attempt })
+}
+
+fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (job, tenant) = (JobId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
+    let (at, count) = (rest.time()?, rest.number()?);
+    let each = |_| {
+        let delivery = id(rest)?;
+        let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
+        Ok((delivery, message, lane(rest)?, tier(rest)?))
+    };
+    Ok(Entry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
+}
+
+fn unpack_erased(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+    let (tenant, at) = (TenantId::from_raw(rest.number()?), rest.time()?);
+    let whom = match rest.number()? {
+        0 => ErasedWhom::Tenant,
+        1 => ErasedWhom::Subject(None),
+        2 => ErasedWhom::Subject(Some(rest.hidden()?)),
+        other => return Err(damaged(&format!("an erasure of kind {other}"))),
+    };
+    Ok(Entry::Erased { tenant, whom, at })
+}
+
+fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| pack::number(bytes, *number));
+}
+
+fn pack_attempt(bytes: &mut Vec<u8>, attempt: &Attempt) {
+    pack::number(bytes, attempt.number.into());
+    pack::time(bytes, attempt.at);
+    let took = u64::try_from(attempt.took.as_micros()).unwrap_or(u64::MAX);
+    // No answer has the status 0.
+    let status = attempt.status.unwrap_or(0);
+    numbers(bytes, &[took, number::cause_number(attempt.cause).into(), status.into()]);
+}
+
+fn attempt(rest: &mut Unpack<'_>) -> Result<Attempt, StoreError> {
+    Ok(Attempt {
+        number: rest.small()?,
+        at: rest.time()?,
+        took: Duration::from_micros(rest.number()?),
+        cause: number::stored_cause(rest.small()?)?,
+        status: Some(rest.small()?).filter(|status| *status > 0),
+    })
+}
+
+fn pack_scope(bytes: &mut Vec<u8>, scope: Scope) {
+    let (kind, of) = number::scope_columns(scope);
+    numbers(bytes, &[kind.into(), of.cast_unsigned()]);
+}
+
+fn scope(rest: &mut Unpack<'_>) -> Result<Scope, StoreError> {
+    number::stored_scope(rest.small()?, rest.small()?)
+}
+
+fn pack_pause(bytes: &mut Vec<u8>, scope: PauseScope) {
+    let (kind, of) = number::pause_columns(scope);
+    numbers(bytes, &[kind.into(), of.cast_unsigned()]);
+}
+
+fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
+    number::stored_pause_scope(rest.small()?, rest.small()?)
+}
+
+fn id(rest: &mut Unpack<'_>) -> Result<DeliveryId, StoreError> {
+    Ok(DeliveryId::from_raw(rest.number()?))
+}
+
+fn lane(rest: &mut Unpack<'_>) -> Result<LaneId, StoreError> {
+    Ok(LaneId::from_raw(rest.number()?))
+}
+
+fn tier(rest: &mut Unpack<'_>) -> Result<Tier, StoreError> {
+    number::stored_tier(rest.small()?)
+}

@@ -1,12 +1,13 @@
 //! Erasures that a crash interrupts, and older copies of the data that must not bring anybody back.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
 use posthaste_store::{
     Acceptance, Accepted, Archive, Checkpoints, Erase, Erasures, Message, Outbox, Session, StoreError, Whom,
@@ -186,5 +187,40 @@ async fn an_erasure_that_cannot_be_listed_is_not_answered_and_goes_on_once_it_ca
     fs::remove_dir(folder.path().join("erasures")).expect("nothing is in the way");
     finish(&store, session, 1).await;
     assert_eq!(list(folder.path()).lines().count(), 1);
+    store.close().await;
+}
+
+/// Whom a restored backup knows: whether each of these messages is there, and how many erasures were made again.
+async fn restored(from: &Path, lists: &[PathBuf], messages: [MessageId; 2]) -> ([bool; 2], ErasedAgain) {
+    let parent = new_folder();
+    let data = parent.path().join("data");
+    let again = restore(from, &data, lists, later(20), |_| Ok(crate::master_key()), |_| {}).await.expect("restored");
+    let (store, _) = open(&data).await;
+    let mut there = [false; 2];
+    for (there, id) in there.iter_mut().zip(messages) {
+        *there = store.message(id).await.expect("a read").is_some();
+    }
+    store.close().await;
+    (there, again.erased_again)
+}
+
+#[tokio::test]
+async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
+    let (folder, backups) = (new_folder(), new_folder());
+    let (store, session) = open(folder.path()).await;
+    let messages = [accept(&store, session, 1, "ann").await, accept(&store, session, 2, "bob").await];
+    let older = backups.path().join("older");
+    store.back_up(older.clone(), later(1), |_| {}).await.expect("a backup");
+    let number = erase(&store, session, subject("ann"), later(2)).await;
+    finish(&store, session, number).await;
+    let erased = ErasedAgain { applied: 1, known: 0, refused: 0 };
+    // Without any list nobody could know: this is what the lists are for.
+    let nobody = ErasedAgain { applied: 0, known: 0, refused: 0 };
+    assert_eq!(restored(&older, &[], messages).await, ([true, true], nobody));
+    let newest = [folder.path().join("erasures")];
+    assert_eq!(restored(&older, &newest, messages).await, ([false, true], erased));
+    // A newer backup leaves the newest list beside all of them.
+    store.back_up(backups.path().join("newer"), later(3), |_| {}).await.expect("a backup");
+    assert_eq!(restored(&older, &[], messages).await, ([false, true], erased));
     store.close().await;
 }

@@ -20,6 +20,7 @@ pub mod mass_ends;
 pub mod outage;
 pub mod part;
 pub mod planted;
+pub mod posthaste;
 pub mod prove;
 pub mod purity;
 pub mod receiver;

@@ -4,8 +4,6 @@
 //! What was promised is what was answered with `202`; what arrived is what the receiver logged.
 //! The server is asked nothing about its own success.
 
-mod process;
-
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
@@ -20,9 +18,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::caller::{Answer, call};
+use crate::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::receiver::{Arrival, Behaviour, Receiver};
-use process::Posthaste;
 
 /// How often the server is killed, each way.
 const CYCLES: u32 = 20;
@@ -37,18 +35,16 @@ const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }
 
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
-    let binary = std::env::var_os("POSTHASTE_BIN").ok_or_else(|| {
-        CannotRun("POSTHASTE_BIN does not name the binary; use `cargo xtask prove thread`".to_owned())
-    })?;
+    let binary = posthaste::binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
-    runtime.block_on(prove(Path::new(&binary), cycles)).map_err(|error| CannotRun(error.to_string()))
+    runtime.block_on(prove(&binary, cycles)).map_err(|error| CannotRun(error.to_string()))
 }
 
 async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
-    let mut world = World::begin(binary, folder.path()).await?;
+    let mut world = World::begin(Launch::new(binary, folder.path())).await?;
     let sound = world.a_message_arrives_as_it_was_sent().await?;
     eprintln!("a message: {sound} of {SOUND} checks hold");
     for cycle in 0..cycles {
@@ -65,9 +61,8 @@ async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {
 const SOUND: usize = 9;
 
 /// A server, its receiver, and what was promised.
-struct World<'a> {
-    binary: &'a Path,
-    folder: &'a Path,
+struct World {
+    launch: Launch,
     server: Posthaste,
     receiver: Receiver,
     promised: Vec<String>,
@@ -78,24 +73,22 @@ struct World<'a> {
     early: usize,
 }
 
-impl<'a> World<'a> {
-    async fn begin(binary: &'a Path, folder: &'a Path) -> io::Result<Self> {
-        let server = Posthaste::start(binary, folder)?;
+impl World {
+    async fn begin(launch: Launch) -> io::Result<Self> {
+        let server = launch.start()?;
         let secret = Secret::generate();
         let written = secret.reveal();
         let receiver = Receiver::start(Behaviour::Healthy, secret, SystemClock::new()).await?;
         let body = format!("{{\"url\":\"{}\",\"signing\":{{\"secret\":\"{}\"}}}}", receiver.url(), written.as_str());
-        let made = call(server.address, Method::POST, "/v1/endpoints", &body).await?;
-        expect(&made, StatusCode::CREATED)?;
-        Ok(Self { binary, folder, server, receiver, promised: Vec::new(), kills: 0, held: Vec::new(), early: 0 })
+        call(server.address, Method::POST, "/v1/endpoints", &body).await?.expect(StatusCode::CREATED)?;
+        Ok(Self { launch, server, receiver, promised: Vec::new(), kills: 0, held: Vec::new(), early: 0 })
     }
 
     /// One message, looked at from all sides; gives how many checks hold.
     async fn a_message_arrives_as_it_was_sent(&mut self) -> io::Result<usize> {
         let body = format!("{{\"event_type\":\"invoice.paid\",\"correlation_id\":\"order-99\",\"payload\":{PAYLOAD}}}");
         let answer = call(self.server.address, Method::POST, "/v1/messages", &body).await?;
-        expect(&answer, StatusCode::ACCEPTED)?;
-        let id = self.promise(&answer)?;
+        let id = self.promise(answer)?;
         self.waits_for(&id).await;
         let arrivals = self.receiver.arrivals();
         let Some(arrival) = arrivals.iter().find(|arrival| arrival.message == id) else { return Ok(0) };
@@ -120,8 +113,7 @@ impl<'a> World<'a> {
     async fn is_killed_between_accept_and_send(&mut self) -> io::Result<()> {
         self.switch("pause").await?;
         let answer = send(self.server.address, self.promised.len()).await?;
-        expect(&answer, StatusCode::ACCEPTED)?;
-        let id = self.promise(&answer)?;
+        let id = self.promise(answer)?;
         self.kill_and_restart()?;
         self.early += self.receiver.arrivals().iter().filter(|arrival| arrival.message == id).count();
         self.switch("resume").await?;
@@ -145,8 +137,7 @@ impl<'a> World<'a> {
         while let Some(ended) = sending.join_next().await {
             // Once the server is dead the rest fail: they were never promised.
             let Ok(Ok(answer)) = ended else { continue };
-            expect(&answer, StatusCode::ACCEPTED)?;
-            self.promise(&answer)?;
+            self.promise(answer)?;
             answered += 1;
             if answered == enough {
                 self.server.kill()?;
@@ -196,8 +187,9 @@ impl<'a> World<'a> {
         ]
     }
 
-    fn promise(&mut self, answer: &Answer) -> io::Result<String> {
-        let id = answer.text("id").ok_or_else(|| io::Error::other("an answer without an id"))?.to_owned();
+    fn promise(&mut self, answer: Answer) -> io::Result<String> {
+        let promised = answer.expect(StatusCode::ACCEPTED)?;
+        let id = promised.text("id").ok_or_else(|| io::Error::other("an answer without an id"))?.to_owned();
         self.promised.push(id.clone());
         Ok(id)
     }
@@ -205,13 +197,13 @@ impl<'a> World<'a> {
     fn kill_and_restart(&mut self) -> io::Result<()> {
         self.server.kill()?;
         self.kills += 1;
-        self.server = Posthaste::start(self.binary, self.folder)?;
+        self.server = self.launch.start()?;
         Ok(())
     }
 
     async fn switch(&self, verb: &str) -> io::Result<()> {
         let answer = call(self.server.address, Method::POST, &format!("/v1/{verb}"), "{\"scope\":\"all\"}").await?;
-        expect(&answer, StatusCode::OK)
+        answer.expect(StatusCode::OK).map(drop)
     }
 
     /// The API's word on a delivery, once it is `delivered` or a second has passed: its outcome is
@@ -243,13 +235,6 @@ fn lost(promised: &[String], arrivals: &[Arrival]) -> usize {
 
 async fn send(server: SocketAddr, number: usize) -> io::Result<Answer> {
     call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await
-}
-
-fn expect(answer: &Answer, status: StatusCode) -> io::Result<()> {
-    if answer.status == status {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("answered {} instead of {status}: {}", answer.status, answer.body)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]

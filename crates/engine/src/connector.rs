@@ -6,7 +6,7 @@
 //! answer. It follows nothing, keeps no cookies, reads no proxy from the environment, asks for no
 //! compression.
 //!
-//! Connections are kept per origin. Each is one task that drives its own HTTP state and takes the
+//! Connections are kept per origin and [`Identity`]. Each is one task that drives its own HTTP state and takes the
 //! next attempt from its origin's queue: no task is made for an attempt on the hot path.
 //!
 //! Invariants: every job taken ends in exactly one [`Done`]; no socket is opened to an address
@@ -19,6 +19,7 @@ mod attempt;
 mod connection;
 mod exchange;
 mod fault;
+mod identity;
 mod open;
 mod pool;
 mod resolve;
@@ -39,6 +40,7 @@ use tokio::time::Instant;
 use crate::target::{Refusal, Target, TargetRules};
 
 pub use exchange::{BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
+pub use identity::{BadIdentity, CERTIFICATES_MAX, Identity, IdentityPem, PEM_BYTES_MAX};
 pub use open::{Dial, Tcp};
 pub use resolve::{NoAnswer, Resolve, System};
 pub use trust::{Roots, TrustError};
@@ -97,6 +99,8 @@ pub struct Job {
     pub token: u64,
     /// Where to: it decides the request's path and `Host`, whatever the request says.
     pub target: Arc<Target>,
+    /// How TLS is spoken with it, if not as with everybody; jobs with another share no connection.
+    pub identity: Option<Arc<Identity>>,
     /// Method, fields and body; the fields that frame the body are ours.
     pub request: Request<Full<Bytes>>,
     /// When it must have ended; never later than `attempt_timeout` from now.

@@ -140,7 +140,7 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
         };
         let timeout = if start.probe { PROBE_TIMEOUT.min(self.attempt_timeout) } else { self.attempt_timeout };
         let deadline = Instant::now() + timeout;
-        let job = Job { token: key.raw(), target, request, deadline };
+        let job = Job { token: key.raw(), target, identity: None, request, deadline };
         match self.connector.send(job) {
             Ok(()) => {
                 self.under_way.insert(start.delivery, destination);

@@ -10,7 +10,7 @@ use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
-use super::{Answer, Done, Fault, Job};
+use super::{Answer, Done, Fault, Identity, Job};
 use crate::target::Target;
 
 /// A job, its deadline and its place in the results.
@@ -18,6 +18,7 @@ use crate::target::Target;
 pub(super) struct Attempt {
     token: u64,
     target: Arc<Target>,
+    identity: Option<Arc<Identity>>,
     request: Request<Full<Bytes>>,
     deadline: Instant,
     sent_at: Instant,
@@ -27,12 +28,17 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn new(job: Job, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
-        let Job { token, target, request, deadline } = job;
-        Self { token, target, request, deadline: deadline.min(now + timeout), sent_at: now, reply: Some(reply) }
+        let Job { token, target, identity, request, deadline } = job;
+        let deadline = deadline.min(now + timeout);
+        Self { token, target, identity, request, deadline, sent_at: now, reply: Some(reply) }
     }
 
     pub(super) fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
+        self.identity.as_ref()
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -60,6 +66,7 @@ impl Attempt {
         Job {
             token: self.token,
             target: Arc::clone(&self.target),
+            identity: self.identity.take(),
             request: std::mem::take(&mut self.request),
             deadline: self.deadline,
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
 
 use super::alarm::Alarm;
 use super::attempt::Attempt;
@@ -22,9 +23,10 @@ use crate::target::Target;
 /// Carries attempts until there are none, beginning with this one.
 pub(super) async fn run(opener: Arc<Opener>, mut seat: Seat, mut attempt: Box<Attempt>) {
     let mut alarm = Alarm::new(attempt.deadline());
+    let tls = seat.tls(&opener);
     let mut link = None;
     loop {
-        let result = carry(&opener, &mut link, &mut attempt, &mut alarm).await;
+        let result = carry(&opener, &tls, &mut link, &mut attempt, &mut alarm).await;
         attempt.finish(result);
         let next = match &mut link {
             Some(link) => match seat.next_or_wait() {
@@ -54,6 +56,7 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
 /// Makes one attempt, over the kept connection if there is one that may still be used.
 async fn carry(
     opener: &Opener,
+    tls: &TlsConnector,
     kept: &mut Option<Box<Link>>,
     attempt: &mut Attempt,
     alarm: &mut Alarm,
@@ -82,7 +85,7 @@ async fn carry(
         Some(addresses) => addresses,
         None => opener.check(target.origin(), deadline).await?,
     };
-    let mut link = opener.open(target.origin(), &addresses, deadline).await?;
+    let mut link = opener.open(target.origin(), &addresses, tls, deadline).await?;
     match link.exchange(request, alarm).await {
         Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
         Exchange::Failed(fault) | Exchange::GivenBack(_, fault) => Err(fault),
@@ -163,7 +166,8 @@ mod tests {
         let reply = results.try_reserve_owned().expect("a channel of one");
         let request = Request::new(Full::new(Bytes::from_static(b"{}")));
         let (now, timeout) = (Instant::now(), Duration::from_secs(10));
-        Attempt::new(Job { token: 1, target: Arc::new(target), request, deadline: now + timeout }, reply, now, timeout)
+        let job = Job { token: 1, target: Arc::new(target), identity: None, request, deadline: now + timeout };
+        Attempt::new(job, reply, now, timeout)
     }
 
     /// Whatever happened on loopback before this call is known to the runtime afterwards.
@@ -180,7 +184,9 @@ mod tests {
         let opener = opener();
         let mut attempt = attempt(&opener, address);
         let origin = attempt.target().origin().clone();
-        let mut link = opener.open(&origin, &[address.ip()], attempt.deadline()).await.expect("a listener");
+        let tls = opener.tls(None);
+        let opened = opener.open(&origin, &[address.ip()], &tls, attempt.deadline()).await;
+        let mut link = opened.expect("a listener");
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.drive(cx))).await.is_pending());
         assert!(link.is_usable());
@@ -197,7 +203,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("a client that reads");
             (stream, String::from_utf8_lossy(&request[..length]).into_owned())
         };
-        let both = async { tokio::join!(carry(&opener, &mut kept, &mut attempt, &mut alarm), receiver) };
+        let both = async { tokio::join!(carry(&opener, &tls, &mut kept, &mut attempt, &mut alarm), receiver) };
         let both = tokio::time::timeout(Duration::from_secs(5), both).await;
         let (result, (_stream, request)) = both.expect("a second connection within the time");
         assert_eq!(result.expect("an answer on the second connection").status, 200);

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::exchange::{HEAD_BYTES_MAX, Link};
 use super::wire::{Stream, Wire};
-use super::{Fault, NoAnswer, Resolve, Roots, Settings, fault};
+use super::{Fault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
 use crate::target::{Host, Origin, Refusal, Scheme, check_addresses};
 
 /// Opens sockets. There is one way to do it; tests have another, to witness what is contacted.
@@ -42,6 +42,8 @@ pub(super) struct Opener {
     pub(super) settings: Settings,
     resolver: Arc<dyn Resolve>,
     dial: Arc<dyn Dial>,
+    roots: Roots,
+    /// For whoever has no identity of its own: nearly everybody.
     tls: TlsConnector,
     http: http1::Builder,
 }
@@ -60,7 +62,16 @@ impl Opener {
         let mut http = http1::Builder::new();
         // The read buffer must be able to hold a head of the largest size.
         http.max_header_size(HEAD_BYTES_MAX).max_buf_size(2 * HEAD_BYTES_MAX);
-        Self { settings, resolver, dial, tls: TlsConnector::from(roots.config()), http }
+        let tls = tls(&roots, None);
+        Self { settings, resolver, dial, roots, tls, http }
+    }
+
+    /// How TLS is spoken under this identity.
+    pub(super) fn tls(&self, identity: Option<&Identity>) -> TlsConnector {
+        match identity {
+            Some(identity) => tls(&self.roots, Some(identity)),
+            None => self.tls.clone(),
+        }
     }
 
     /// The addresses of an origin, all of which may be contacted.
@@ -84,6 +95,7 @@ impl Opener {
         &self,
         origin: &Origin,
         addresses: &[IpAddr],
+        tls: &TlsConnector,
         deadline: Instant,
     ) -> Result<Box<Link>, Fault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
@@ -91,7 +103,7 @@ impl Opener {
         tcp.set_nodelay(true).map_err(|error| fault::of_connect(&error))?;
         let stream = match origin.scheme {
             Scheme::Http => Stream::Plain(tcp),
-            Scheme::Https => Stream::Tls(self.handshake(origin, tcp, deadline).await?),
+            Scheme::Https => Stream::Tls(self.handshake(origin, tcp, tls, deadline).await?),
         };
         let (wire, written) = Wire::new(stream);
         let (sender, connection) = self
@@ -126,16 +138,23 @@ impl Opener {
         &self,
         origin: &Origin,
         tcp: TcpStream,
+        tls: &TlsConnector,
         deadline: Instant,
     ) -> Result<Box<tokio_rustls::client::TlsStream<TcpStream>>, Fault> {
         let deadline = deadline.min(Instant::now() + self.settings.tls_timeout);
         let name = server_name(&origin.host)?;
-        match timeout_at(deadline, self.tls.connect(name, tcp)).await {
+        match timeout_at(deadline, tls.connect(name, tcp)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
             Ok(Err(error)) => Err(fault::of_handshake(&error)),
             Err(_) => Err(Fault::new(Cause::TlsHandshake, "tls_timeout")),
         }
     }
+}
+
+fn tls(roots: &Roots, identity: Option<&Identity>) -> TlsConnector {
+    let mut config = roots.config(identity);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(config))
 }
 
 /// The name the certificate must be valid for: the one in the URL, never one from DNS.

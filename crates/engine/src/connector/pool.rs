@@ -1,4 +1,4 @@
-//! Who carries which attempt: each origin's queue and its connections.
+//! Who carries which attempt: each origin's queue and its connections, apart for each identity.
 //!
 //! An attempt goes to an idle connection if there is one (the one used last, so that surplus ones
 //! age out), else to a new one if the origin may have more, else into the origin's queue, where a
@@ -9,10 +9,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use posthaste_crypto::digest::Digest;
+use tokio_rustls::TlsConnector;
+
+use super::Identity;
 use super::attempt::Attempt;
+use super::open::Opener;
 use crate::target::Origin;
 
 /// The queues and connections of all origins.
@@ -27,14 +32,17 @@ pub(super) struct Pools {
 
 #[derive(Debug, Default)]
 struct Origins {
-    pools: HashMap<Origin, Arc<Pool>>,
+    /// By the fingerprint of the identity, then by origin: found without making a key of the two.
+    pools: HashMap<Option<Digest>, HashMap<Origin, Arc<Pool>>>,
     closing: bool,
 }
 
-/// One origin's. It lives as long as it has a connection.
-#[derive(Debug)]
+/// One origin's under one identity. It lives as long as it has a connection.
 struct Pool {
     origin: Origin,
+    identity: Option<Arc<Identity>>,
+    /// Made once: it holds a copy of all roots.
+    tls: OnceLock<TlsConnector>,
     state: Mutex<State>,
 }
 
@@ -85,11 +93,13 @@ impl Pools {
             return Offer::Closed(attempt);
         }
         let origin = attempt.target().origin();
-        let pool = match origins.pools.get(origin) {
+        let identity = attempt.identity();
+        let pools = origins.pools.entry(fingerprint(identity)).or_default();
+        let pool = match pools.get(origin) {
             Some(pool) => pool,
             None => {
-                let pool = Arc::new(Pool { origin: origin.clone(), state: Mutex::default() });
-                origins.pools.entry(origin.clone()).or_insert(pool)
+                let pool = Arc::new(Pool::new(origin.clone(), identity.cloned()));
+                pools.entry(origin.clone()).or_insert(pool)
             }
         };
         let mut state = lock(&pool.state);
@@ -116,7 +126,7 @@ impl Pools {
         let mut origins = lock(&self.origins);
         origins.closing = true;
         // The order in which idle connections end does not matter.
-        origins.pools.values().for_each(|pool| {
+        origins.pools.values().flat_map(HashMap::values).for_each(|pool| {
             let mut state = lock(&pool.state);
             state.closing = true;
             state.idle.iter().for_each(|slot| slot.close());
@@ -130,10 +140,33 @@ impl Pools {
     /// Forgets an origin without connections: nobody is left to look into its queue.
     fn forget(&self, pool: &Pool) {
         let mut origins = lock(&self.origins);
-        if lock(&pool.state).connections == 0 {
-            origins.pools.remove(&pool.origin);
+        if lock(&pool.state).connections > 0 {
+            return;
+        }
+        let fingerprint = fingerprint(pool.identity.as_ref());
+        if let Some(pools) = origins.pools.get_mut(&fingerprint) {
+            pools.remove(&pool.origin);
+            if pools.is_empty() {
+                origins.pools.remove(&fingerprint);
+            }
         }
     }
+}
+
+impl Pool {
+    fn new(origin: Origin, identity: Option<Arc<Identity>>) -> Self {
+        Self { origin, identity, tls: OnceLock::new(), state: Mutex::default() }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("origin", &self.origin).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+fn fingerprint(identity: Option<&Arc<Identity>>) -> Option<Digest> {
+    identity.map(|identity| *identity.fingerprint())
 }
 
 /// A connection's membership in its origin's pool.
@@ -157,6 +190,11 @@ pub(super) enum Next {
 }
 
 impl Seat {
+    /// How this pool's connections speak TLS.
+    pub(super) fn tls(&self, opener: &Opener) -> TlsConnector {
+        self.pool.tls.get_or_init(|| opener.tls(self.pool.identity.as_deref())).clone()
+    }
+
     /// For a connection that can be used again: waits idle if the queue is empty.
     pub(super) fn next_or_wait(&mut self) -> Next {
         let mut state = lock(&self.pool.state);

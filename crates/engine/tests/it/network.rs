@@ -153,6 +153,7 @@ impl Bench {
         Job {
             token,
             target: Arc::new(Target::parse(url, &self.rules).expect("a target the test may contact")),
+            identity: None,
             request: request("{}"),
             deadline: Instant::now() + Duration::from_secs(20),
         }

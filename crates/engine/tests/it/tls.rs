@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{Fault, Roots, Settings};
+use posthaste_engine::connector::{Fault, Identity, IdentityPem, Roots, Settings};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::network::{Bench, Names, Patience, SHORT, Witness, addresses, settings};
@@ -15,6 +16,7 @@ use crate::receiver::{Receiver, Step, write};
 /// An authority of our own.
 pub(crate) struct Authority {
     certificate: CertificateDer<'static>,
+    pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -23,8 +25,8 @@ impl Authority {
         let key = KeyPair::generate().expect("randomness");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).expect("a certificate of an authority").der().clone();
-        Self { certificate, issuer: Issuer::new(params, key) }
+        let certificate = params.self_signed(&key).expect("a certificate of an authority");
+        Self { certificate: certificate.der().clone(), pem: certificate.pem(), issuer: Issuer::new(params, key) }
     }
 
     /// Believes this authority alone.
@@ -35,6 +37,36 @@ impl Authority {
     /// A receiver's side of TLS, valid for these names and addresses.
     pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
         self.acceptor_with(&params(names))
+    }
+
+    /// The same for whoever has a certificate of this authority, and nobody else.
+    fn acceptor_for_clients(&self, names: &[&str]) -> TlsAcceptor {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).expect("an authority's certificate");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let key = KeyPair::generate().expect("randomness");
+        let certificate = params(names).signed_by(&key, &self.issuer).expect("a receiver's certificate");
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider speaks TLS")
+            .with_client_cert_verifier(verifier.build().expect("there is a root"))
+            .with_single_cert(vec![certificate.der().clone()], private_key(&key))
+            .expect("a certificate that fits its key");
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    /// A client's certificate of this authority and its key; believes the authority too if asked to.
+    fn identity(&self, ca: Option<&Self>) -> Arc<Identity> {
+        let key = KeyPair::generate().expect("randomness");
+        let certificate = params(&["client.example.com"]).signed_by(&key, &self.issuer).expect("a certificate");
+        let (client_cert, client_key) = (certificate.pem(), key.serialize_pem());
+        let pem = IdentityPem {
+            ca: ca.map(|authority| authority.pem.as_str()),
+            client_cert: Some(&client_cert),
+            client_key: Some(&client_key),
+        };
+        Arc::new(Identity::parse(pem).expect("texts that fit"))
     }
 
     fn acceptor_with(&self, params: &CertificateParams) -> TlsAcceptor {
@@ -50,15 +82,18 @@ fn params(names: &[&str]) -> CertificateParams {
 }
 
 fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider speaks TLS")
         .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
+        .with_single_cert(vec![certificate], private_key(key))
         .expect("a certificate that fits its key");
     TlsAcceptor::from(Arc::new(config))
+}
+
+fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
+    PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()))
 }
 
 const NAME: &str = "hooks.example.com";
@@ -137,4 +172,52 @@ async fn a_handshake_that_is_cut_or_stalls_is_told_from_a_port_that_speaks_no_tl
         let receiver = Receiver::start(vec![script]).await;
         assert_eq!(fault(&receiver, &authority).await, Fault { cause, detail });
     }
+}
+
+/// Attempts at `https://hooks.example.com/`, one for each identity, and the status or cause of each.
+async fn outcomes(receiver: &Receiver, roots: Roots, identities: &[Option<Arc<Identity>>]) -> Vec<String> {
+    let witness = Witness::new(receiver.address(), Patience::None);
+    let mut bench = Bench::with(settings(), Names::new([addresses(&["93.184.216.34"])]), witness, roots);
+    let mut outcomes = Vec::new();
+    for (token, identity) in (1..).zip(identities) {
+        let job = bench.job(token, "https://hooks.example.com/");
+        let job = posthaste_engine::connector::Job { identity: identity.clone(), ..job };
+        bench.connector.send(job).expect("room for a job");
+        outcomes.push(match bench.next().await.result {
+            Ok(answer) => answer.status.as_u16().to_string(),
+            Err(fault) => fault.cause.code().to_owned(),
+        });
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn an_endpoint_s_own_authority_is_believed_for_it_alone() {
+    let (own, system) = (Authority::new(), Authority::new());
+    let pem = IdentityPem { ca: Some(&own.pem), ..IdentityPem::default() };
+    let identity = Some(Arc::new(Identity::parse(pem).expect("a certificate of an authority")));
+    let receiver = Receiver::start_tls(vec![vec![Step::Serve]], own.acceptor(&[NAME])).await;
+    let both = [identity.clone(), None, identity.clone()];
+    assert_eq!(outcomes(&receiver, system.roots(), &both).await, ["200", "tls_certificate", "200"]);
+    assert_eq!(receiver.requests().len(), 2);
+    // The server's own roots are believed beside it.
+    let receiver = Receiver::start_tls(vec![vec![Step::Serve]], system.acceptor(&[NAME])).await;
+    assert_eq!(outcomes(&receiver, system.roots(), &[identity]).await, ["200"]);
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_a_receiver_that_asks_and_no_connection_is_shared_across_identities() {
+    let authority = Authority::new();
+    let receiver = Receiver::start_tls(vec![vec![Step::Serve]], authority.acceptor_for_clients(&[NAME])).await;
+    let mine = Some(authority.identity(None));
+    let other = Some(authority.identity(Some(&authority)));
+    let foreign = Some(Authority::new().identity(Some(&authority)));
+    let all = [mine.clone(), mine.clone(), other.clone(), None, foreign, mine, other];
+    let outcomes = outcomes(&receiver, authority.roots(), &all).await;
+    assert_eq!(outcomes[..3], ["200", "200", "200"]);
+    assert_eq!(outcomes[5..], ["200", "200"]);
+    assert!(outcomes[3..5].iter().all(|code| code != "200"), "{outcomes:?}");
+    assert_eq!(receiver.requests().len(), 5);
+    // One for each identity, two of which were turned away.
+    assert_eq!(receiver.connections(), 4);
 }

@@ -1,0 +1,305 @@
+//! How one endpoint wants TLS to be spoken: whom we believe beside the server's own roots, and who
+//! we say we are (I1).
+//!
+//! Connections are kept apart by it: what was proved to one receiver's server under one identity is
+//! never used for an endpoint with another. Holding an [`Identity`] proves that its parts can be used.
+
+use std::fmt;
+use std::sync::Arc;
+
+use posthaste_crypto::digest::{self, Digest};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use super::trust;
+
+/// Of each PEM text. A long chain with its comments has 20 KiB.
+pub const PEM_BYTES_MAX: usize = 64 * 1024;
+/// Authorities of one endpoint, and links of a client's chain: each handshake walks or sends them.
+pub const CERTIFICATES_MAX: usize = 16;
+
+/// The texts an [`Identity`] is made of, as the API and the store have them. At least one is there.
+#[derive(Clone, Copy, Default)]
+pub struct IdentityPem<'a> {
+    /// Certificates of authorities that are believed for this endpoint, beside the server's own.
+    pub ca: Option<&'a str>,
+    /// Our certificate, followed by those that lead to its authority.
+    pub client_cert: Option<&'a str>,
+    /// The certificate's private key.
+    pub client_key: Option<&'a str>,
+}
+
+/// Extra authorities, a client certificate, or both.
+#[derive(Clone)]
+pub struct Identity {
+    fingerprint: Digest,
+    authorities: Vec<CertificateDer<'static>>,
+    client: Option<Arc<CertifiedKey>>,
+}
+
+/// Why texts make no [`Identity`]. [`BadIdentity::field`] says which of them it is about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadIdentity {
+    /// Nothing was given.
+    #[error("is empty; give ca, or client_cert with client_key, or all three")]
+    Empty,
+    /// A text is above [`PEM_BYTES_MAX`].
+    #[error("has {bytes} bytes, the most is {PEM_BYTES_MAX}; give only the certificates that are needed")]
+    TooLong {
+        /// Which.
+        field: &'static str,
+        /// How many it has.
+        bytes: usize,
+    },
+    /// A text is not PEM.
+    #[error("is not PEM; it must have lines such as -----BEGIN {expected}-----")]
+    NotPem {
+        /// Which.
+        field: &'static str,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// More than [`CERTIFICATES_MAX`].
+    #[error("has more than {CERTIFICATES_MAX} certificates; give only those that are needed")]
+    TooMany {
+        /// Which.
+        field: &'static str,
+    },
+    /// A certificate that is none, or cannot vouch for anybody.
+    #[error("certificate {number} cannot be used as an authority; give a CA's X.509 certificate")]
+    BadAuthority {
+        /// Counted from 1.
+        number: usize,
+    },
+    /// A certificate without its key.
+    #[error("is missing; a client certificate needs its private key")]
+    NoKey,
+    /// A key without its certificate.
+    #[error("is missing; a client key needs its certificate")]
+    NoCertificate,
+    /// A key that we cannot sign with.
+    #[error("cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key")]
+    BadKey,
+    /// A key of some other certificate.
+    #[error("does not belong to the first certificate of client_cert")]
+    KeyDoesNotFit,
+    /// A client certificate that is none.
+    #[error("its first certificate cannot be read; give an X.509 certificate")]
+    BadCertificate,
+}
+
+impl BadIdentity {
+    /// The text it is about, by its name in the API; `None` for all of them.
+    pub const fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Empty => None,
+            Self::TooLong { field, .. } | Self::NotPem { field, .. } | Self::TooMany { field } => Some(field),
+            Self::BadAuthority { .. } => Some("ca"),
+            Self::NoKey | Self::BadKey | Self::KeyDoesNotFit => Some("client_key"),
+            Self::NoCertificate | Self::BadCertificate => Some("client_cert"),
+        }
+    }
+}
+
+impl Identity {
+    /// Reads the texts. Whether a client certificate is still valid is its receiver's to judge.
+    pub fn parse(pem: IdentityPem<'_>) -> Result<Self, BadIdentity> {
+        let authorities = match pem.ca {
+            Some(text) => certificates("ca", text)?,
+            None => Vec::new(),
+        };
+        // Into a store of their own: what cannot be used is said now, not at a handshake.
+        let mut store = RootCertStore::empty();
+        for (authority, number) in authorities.iter().zip(1..) {
+            store.add(authority.clone()).map_err(|_| BadIdentity::BadAuthority { number })?;
+        }
+        let mut parts: Vec<&[u8]> = authorities.iter().map(AsRef::as_ref).collect();
+        let (chain, key) = match (pem.client_cert, pem.client_key) {
+            (None, None) if authorities.is_empty() => return Err(BadIdentity::Empty),
+            (None, None) => {
+                let fingerprint = digest::of_parts(&parts);
+                return Ok(Self { fingerprint, authorities, client: None });
+            }
+            (Some(_), None) => return Err(BadIdentity::NoKey),
+            (None, Some(_)) => return Err(BadIdentity::NoCertificate),
+            (Some(chain), Some(key)) => (certificates("client_cert", chain)?, private_key(key)?),
+        };
+        // An authority and a client's certificate of the same bytes are not the same identity.
+        parts.push(b"client");
+        parts.extend(chain.iter().map(AsRef::as_ref));
+        parts.push(key.secret_der());
+        let fingerprint = digest::of_parts(&parts);
+        let client = certified(chain, key)?;
+        Ok(Self { fingerprint, authorities, client: Some(client) })
+    }
+
+    /// What tells identities apart: a digest of all their parts.
+    pub(super) const fn fingerprint(&self) -> &Digest {
+        &self.fingerprint
+    }
+
+    pub(super) fn authorities(&self) -> &[CertificateDer<'static>] {
+        &self.authorities
+    }
+
+    pub(super) const fn client(&self) -> Option<&Arc<CertifiedKey>> {
+        self.client.as_ref()
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+impl Eq for Identity {}
+
+impl fmt::Debug for Identity {
+    /// Neither keys nor a digest of them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("authorities", &self.authorities.len())
+            .field("client", &self.client.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for IdentityPem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdentityPem(…)")
+    }
+}
+
+fn certificates(field: &'static str, text: &str) -> Result<Vec<CertificateDer<'static>>, BadIdentity> {
+    bounded(field, text)?;
+    let not_pem = || BadIdentity::NotPem { field, expected: "CERTIFICATE" };
+    let mut list = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        if list.len() == CERTIFICATES_MAX {
+            return Err(BadIdentity::TooMany { field });
+        }
+        list.push(certificate.map_err(|_| not_pem())?);
+    }
+    if list.is_empty() { Err(not_pem()) } else { Ok(list) }
+}
+
+fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, BadIdentity> {
+    bounded("client_key", text)?;
+    PrivateKeyDer::from_pem_slice(text.as_bytes())
+        .map_err(|_| BadIdentity::NotPem { field: "client_key", expected: "PRIVATE KEY" })
+}
+
+fn bounded(field: &'static str, text: &str) -> Result<(), BadIdentity> {
+    match text.len() {
+        bytes if bytes > PEM_BYTES_MAX => Err(BadIdentity::TooLong { field, bytes }),
+        _ => Ok(()),
+    }
+}
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, BadIdentity> {
+    let key = trust::provider().key_provider.load_private_key(key).map_err(|_| BadIdentity::BadKey)?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) => Ok(Arc::new(certified)),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(BadIdentity::KeyDoesNotFit),
+        Err(_) => Err(BadIdentity::BadCertificate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// A certificate of its own and its key.
+    fn pair() -> (String, String) {
+        let key = KeyPair::generate().expect("randomness");
+        let params = CertificateParams::new(vec!["client.example.com".to_owned()]).expect("a name");
+        (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+    }
+
+    fn check(ca: Option<&str>, client_cert: Option<&str>, client_key: Option<&str>, expected: &str) {
+        let error = Identity::parse(IdentityPem { ca, client_cert, client_key }).expect_err(expected);
+        assert_eq!(format!("{} {error}", error.field().unwrap_or("tls")), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_its_name_and_the_way_out() {
+        let ((certificate, key), (_, other_key)) = (pair(), pair());
+        let (certificate, key) = (certificate.as_str(), key.as_str());
+        check(None, None, None, "tls is empty; give ca, or client_cert with client_key, or all three");
+        check(None, Some(certificate), None, "client_key is missing; a client certificate needs its private key");
+        check(None, None, Some(key), "client_cert is missing; a client key needs its certificate");
+        check(
+            None,
+            Some(certificate),
+            Some(&other_key),
+            "client_key does not belong to the first certificate of client_cert",
+        );
+        let not_pem = "is not PEM; it must have lines such as -----BEGIN";
+        check(Some("hello"), None, None, &format!("ca {not_pem} CERTIFICATE-----"));
+        check(Some(key), None, None, &format!("ca {not_pem} CERTIFICATE-----"));
+        check(None, Some(certificate), Some(certificate), &format!("client_key {not_pem} PRIVATE KEY-----"));
+        let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        check(
+            Some(&format!("{certificate}{nonsense}")),
+            None,
+            None,
+            "ca certificate 2 cannot be used as an authority; give a CA's X.509 certificate",
+        );
+        check(
+            None,
+            Some(nonsense),
+            Some(key),
+            "client_cert its first certificate cannot be read; give an X.509 certificate",
+        );
+        let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        check(
+            None,
+            Some(certificate),
+            Some(no_key),
+            "client_key cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key",
+        );
+        check(
+            Some(&certificate.repeat(CERTIFICATES_MAX + 1)),
+            None,
+            None,
+            "ca has more than 16 certificates; give only those that are needed",
+        );
+        check(
+            Some(&"-".repeat(PEM_BYTES_MAX + 1)),
+            None,
+            None,
+            "ca has 65537 bytes, the most is 65536; give only the certificates that are needed",
+        );
+    }
+
+    #[test]
+    fn the_same_texts_are_the_same_identity_and_any_other_part_is_another() {
+        let ((ca, _), (certificate, key)) = (pair(), pair());
+        let parse = |pem| Identity::parse(pem).expect("texts that fit");
+        let ca_alone = IdentityPem { ca: Some(&ca), ..IdentityPem::default() };
+        let client_alone =
+            IdentityPem { client_cert: Some(&certificate), client_key: Some(&key), ..IdentityPem::default() };
+        let both = IdentityPem { ca: Some(&ca), ..client_alone };
+        let all = [ca_alone, client_alone, both].map(parse);
+        assert_eq!(all[2], parse(both));
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+    }
+
+    #[test]
+    fn printing_an_identity_shows_none_of_it() {
+        let (certificate, key) = pair();
+        let pem = IdentityPem { ca: None, client_cert: Some(&certificate), client_key: Some(&key) };
+        let identity = Identity::parse(pem).expect("texts that fit");
+        assert_eq!(format!("{identity:?}"), "Identity { authorities: 0, client: true, .. }");
+        assert_eq!(format!("{pem:?}"), "IdentityPem(…)");
+    }
+}

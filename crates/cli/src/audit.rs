@@ -12,11 +12,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_store::Retention;
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
+use posthaste_store::{Checkpoints, Outbox, Retention, Signed};
 
 use crate::config::{Config, Flags};
 use crate::say::{NobodyReads, say};
+use crate::serve;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -36,6 +37,9 @@ enum Command {
         /// Print the public key alone, as openssl takes it
         #[arg(long)]
         pem: bool,
+        /// Sign for the journal's end first, with the master key, in a folder that no server has open
+        #[arg(long, conflicts_with = "pem")]
+        sign: bool,
     },
 }
 
@@ -58,7 +62,8 @@ struct VerifyArgs {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let ended = match &args.command {
         Command::Verify(args) => run_verify(args),
-        Command::Checkpoint { data, pem } => run_checkpoint(data.clone(), *pem).map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint { data, pem: true, .. } => print_key(data.clone()).map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint { data, sign, .. } => run_checkpoint(data.clone(), *sign).map(|()| ExitCode::SUCCESS),
     };
     ended.unwrap_or_else(|error| {
         if error.is::<NobodyReads>() {
@@ -70,7 +75,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
-    let folder = folder(args.data.clone())?;
+    let folder = load(args.data.clone())?.data;
     let trust = Trust {
         now: SystemClock::new().now(),
         retention: Retention::default(),
@@ -90,15 +95,29 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     }
 }
 
-fn run_checkpoint(data: Option<PathBuf>, pem: bool) -> Result<()> {
-    let (newest, key) = newest_checkpoint(&folder(data)?)?;
-    if pem {
-        return say!("{}", key.to_pem().trim_end());
-    }
+fn print_key(data: Option<PathBuf>) -> Result<()> {
+    let (_, key) = newest_checkpoint(&load(data)?.data)?;
+    say!("{}", key.to_pem().trim_end())
+}
+
+fn run_checkpoint(data: Option<PathBuf>, sign: bool) -> Result<()> {
+    let config = load(data)?;
+    // Before anything is signed: it never makes a store.
+    let (newest, key) = newest_checkpoint(&config.data)?;
+    let newest = if sign { serve::runtime()?.block_on(signed_now(&config))? } else { newest };
     let newest = newest.context("nothing is signed for yet; a server does that in its first second")?;
     say!("{}\n{}", newest.line, keep::key_line(&key))
 }
 
-fn folder(data: Option<PathBuf>) -> Result<PathBuf> {
-    Ok(Config::load(&Flags { data, ..Flags::default() })?.data)
+async fn signed_now(config: &Config) -> Result<Option<Signed>> {
+    let store = serve::open(config)
+        .context("cannot sign; a server that has the folder open signs every minute by itself: leave --sign out")?;
+    let session = store.open().await?.session;
+    let signed = store.sign_now(session, SystemClock::new().now()).await;
+    store.close().await;
+    Ok(signed?)
+}
+
+fn load(data: Option<PathBuf>) -> Result<Config> {
+    Ok(Config::load(&Flags { data, ..Flags::default() })?)
 }

@@ -1,13 +1,15 @@
 //! Signs for the journal while it grows, so that later changes of it can be told (H3): every minute, every
-//! thousand rows, and once more at the end.
+//! thousand rows, whenever somebody asks, and once more at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_store::{Checkpoints, Session, StoreError};
+use posthaste_crypto::checkpoint::PublicKey;
+use posthaste_store::{Checkpoints, Session, Signed, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::engine::Engine;
 
 /// How often a checkpoint may be due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -68,6 +70,19 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
             tracing::debug!(row = signed.row, "the journal is signed for");
         }
         Ok(())
+    }
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Signs for the journal's end of this moment: what to keep elsewhere, so that nothing up to here can be changed
+    /// unseen. When nothing has happened since the last checkpoint, that one is given.
+    pub async fn checkpoint(&self) -> Result<Option<Signed>, StoreError> {
+        self.store.sign_now(self.session, self.clock.now()).await
+    }
+
+    /// What checkpoints are verified with: one key for the life of the store.
+    pub fn checkpoint_key(&self) -> PublicKey {
+        self.store.public_key()
     }
 }
 

@@ -32,6 +32,24 @@ pub trait Checkpoints: Send + Sync + 'static {
         at: Timestamp,
     ) -> impl Future<Output = Result<Option<Signed>, StoreError>> + Send;
 
+    /// The checkpoint of the highest row that has one.
+    fn last_checkpoint(&self) -> impl Future<Output = Result<Option<Signed>, StoreError>> + Send;
+
+    /// A checkpoint for the journal's end of this moment or a later one: signed now, unless there is one. None where
+    /// nothing has happened yet.
+    fn sign_now(
+        &self,
+        session: Session,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<Option<Signed>, StoreError>> + Send {
+        async move {
+            match self.sign(session, 1, at).await? {
+                None => self.last_checkpoint().await,
+                signed => Ok(signed),
+            }
+        }
+    }
+
     /// Checkpoints of rows behind the `after`th, as many as `limit`.
     fn checkpoints(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<Signed>, StoreError>> + Send;
 }

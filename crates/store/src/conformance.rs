@@ -170,6 +170,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         checkpoint:
             a_checkpoint_says_how_the_journal_ended
             what_is_signed_for_is_not_signed_for_again
+            whoever_asks_gets_the_end_of_this_moment_signed
             who_is_fenced_signs_for_nothing;
         endpoint:
             an_endpoint_comes_back_with_every_field

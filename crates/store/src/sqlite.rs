@@ -1,7 +1,7 @@
 //! The promise in one SQLite file: the default store.
 //!
 //! One thread writes (`writer`: the group commit; `accept`, `settle`), one empties the log behind it
-//! (`checkpoint`), a few read (`reader`, `page`, `show`); nothing touches the file on a runtime
+//! (`log`), a few read (`reader`, `page`, `show`); nothing touches the file on a runtime
 //! thread. The tables are in
 //! `sqlite/migrations/`, how fields stand in them in `column`.
 //!
@@ -15,7 +15,6 @@ mod arrivals;
 pub mod audit;
 pub mod backup;
 mod breaker;
-mod checkpoint;
 mod collapse;
 mod column;
 mod commits;
@@ -34,6 +33,7 @@ mod header;
 mod idempotency;
 mod job;
 mod journal;
+mod log;
 mod low;
 mod page;
 mod pause;

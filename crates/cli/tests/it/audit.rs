@@ -28,6 +28,21 @@ fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported()
 }
 
 #[test]
+fn a_stopped_folder_is_signed_for_to_its_end_and_a_served_one_is_left_to_its_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = begun(folder.path());
+    let (ok, _, complaint) = ended(folder.path(), "audit checkpoint --sign");
+    assert!(!ok && complaint.contains("leave --sign out"), "{complaint}");
+    server.kill().and_then(|()| server.wait()).expect("it is killed, and signs for nothing more");
+    let (_, before, _) = ended(folder.path(), "audit checkpoint");
+    let (ok, signed, complaint) = ended(folder.path(), "audit checkpoint --sign");
+    assert!(ok && signed.starts_with("posthaste checkpoint 1 ") && signed != before, "{signed}{complaint}");
+    std::fs::write(folder.path().join("kept"), &signed).expect("a file");
+    let (clean, words, complaint) = ended(folder.path(), "audit verify --checkpoint kept --public-key kept");
+    assert!(clean && words.contains("all rows"), "{words}{complaint}");
+}
+
+#[test]
 fn another_store_s_checkpoint_is_a_finding_and_exit_code_one() {
     let (folder, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     for folder in [&folder, &other] {

@@ -23,6 +23,8 @@ pub(super) async fn a_checkpoint_says_how_the_journal_ended<S: Store>(case: &Cas
     case.same("the last row", (said.row, said.chain), (last.number, last.hash()));
     case.same("and when", (signed.row, said.at_ms), (last.number, after(5).as_millis()));
     case.same("it is kept", case.done("read", case.store.checkpoints(0, MANY).await), vec![signed.clone()]);
+    let again = case.done("sign now", case.store.sign_now(case.session(), after(9)).await);
+    case.same("who asks is given it again", again, Some(signed.clone()));
     case.same("behind it is none", case.done("read", case.store.checkpoints(signed.row, MANY).await), vec![]);
 }
 
@@ -40,6 +42,16 @@ pub(super) async fn what_is_signed_for_is_not_signed_for_again<S: Store>(case: &
     case.check(case.store.public_key() == key && key.verify(&next.line).is_ok(), "one key for the store's life");
     let rows: Vec<u64> = case.done("read", case.store.checkpoints(0, MANY).await).iter().map(|one| one.row).collect();
     case.same("in order", rows, vec![1, 3, 4]);
+}
+
+pub(super) async fn whoever_asks_gets_the_end_of_this_moment_signed<S: Store>(case: &Case<S>) {
+    case.same("nothing is signed for", case.done("last", case.store.last_checkpoint().await), None);
+    for row in 1..=3 {
+        let signed = case.done("sign now", case.store.sign_now(case.session(), after(5)).await);
+        case.same("for the last row", signed.as_ref().map(|signed| signed.row), Some(row));
+        case.same("and it is kept", case.done("last", case.store.last_checkpoint().await), signed);
+        case.accept(&[Draft::to(1)]).await;
+    }
 }
 
 pub(super) async fn who_is_fenced_signs_for_nothing<S: Store>(case: &Case<S>) {

@@ -52,6 +52,11 @@ impl Memory {
         Ok(Some(Signed { row, line }))
     }
 
+    /// See [`crate::Checkpoints::last_checkpoint`].
+    pub fn last_checkpoint(&self) -> Option<Signed> {
+        self.signed.lines.last_key_value().map(|(row, line)| Signed { row: *row, line: line.clone() })
+    }
+
     /// See [`crate::Checkpoints::checkpoints`].
     pub fn checkpoints(&self, after: u64, limit: u32) -> Vec<Signed> {
         let behind = self.signed.lines.range(after.saturating_add(1)..);

@@ -313,6 +313,10 @@ impl Checkpoints for MemoryStore {
         self.lock().sign(session, grown, at)
     }
 
+    async fn last_checkpoint(&self) -> Result<Option<Signed>, StoreError> {
+        Ok(self.lock().last_checkpoint())
+    }
+
     async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
         Ok(self.lock().checkpoints(after, limit))
     }

@@ -1,4 +1,4 @@
-//! Checkpoints of the journal. (The log beside the database has checkpoints of its own: `checkpoint`.)
+//! Checkpoints of the journal. (What SQLite calls one, a copy of the log into the database, is in `log`.)
 //!
 //! Invariant: a line is kept only for a row that is in the journal as it was signed.
 
@@ -29,6 +29,10 @@ impl Checkpoints for Sqlite {
         let kept = signed.clone();
         let is_kept = self.work(session, 1, move |conn| keep(conn, &kept, &hash)).await?;
         Ok(is_kept.then_some(signed))
+    }
+
+    async fn last_checkpoint(&self) -> Result<Option<Signed>, StoreError> {
+        self.readers.read(newest).await
     }
 
     async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {

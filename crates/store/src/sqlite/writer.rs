@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answers::{Answers, answer};
 use super::arrivals::Arrivals;
-use super::checkpoint::Log;
 use super::fault::is_full;
 use super::follower::Follower;
 use super::group::Group;
+use super::log::Log;
 use super::request::{Reply, Request};
 use super::thread::Joined;
 use super::{Bounds, Shared};

@@ -75,7 +75,7 @@ impl Log {
             shared,
             requests,
         };
-        let thread = Joined::spawn("store-checkpoint", move || side.serve(&woken))?;
+        let thread = Joined::spawn("store-log", move || side.serve(&woken))?;
         let max = u32::try_from(bounds.log_bytes / PAGE_BYTES).unwrap_or(u32::MAX);
         Ok(Self { pages, copied, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
     }

@@ -113,13 +113,82 @@ pub enum NotAccepted {
     KeyReused,
     /// The store could not take it.
     #[error("the message could not be made durable")]
-    Store(#[from] StoreError),
+    Store(#[source] Arc<StoreError>),
+}
+
+impl From<StoreError> for NotAccepted {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message durable and promises its delivery.
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
-        let (wanted, fans_out) = match self.recipients(&new).await? {
+        let Prepared { accepted, promise } = self.prepare(new, &mut Known::default()).await?;
+        let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
+        self.outcome(promise, acceptance.unwrap_or(Acceptance::Fresh))
+    }
+
+    /// The same for many of one tenant, each of which is accepted or not on its own: what became of them, in their
+    /// order. They share transactions, which is what makes many cheap.
+    pub async fn accept_all(&self, new: Vec<NewMessage>) -> Vec<Result<Outcome, NotAccepted>> {
+        let mut outcomes: Vec<Option<Result<Outcome, NotAccepted>>> = Vec::with_capacity(new.len());
+        let (mut known, mut call) = (Known::default(), Call::default());
+        for new in new {
+            match self.prepare(new, &mut known).await {
+                Err(refusal) => outcomes.push(Some(Err(refusal))),
+                Ok(prepared) => {
+                    call.add(outcomes.len(), prepared);
+                    outcomes.push(None);
+                }
+            }
+            if call.is_full() {
+                self.accept_together(std::mem::take(&mut call), &mut outcomes).await;
+            }
+        }
+        self.accept_together(call, &mut outcomes).await;
+        // Each was refused above or went to the store, which answers for all that it was asked.
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(StoreError::Stopped.into()))).collect()
+    }
+
+    /// Makes one transaction of what goes together, and says of each what became of it.
+    async fn accept_together(&self, call: Call, outcomes: &mut [Option<Result<Outcome, NotAccepted>>]) {
+        let Call { accepted, promises, .. } = call;
+        if accepted.is_empty() {
+            return;
+        }
+        match self.store.accept(self.session, accepted).await {
+            Ok(acceptances) => {
+                for ((place, promise), acceptance) in promises.into_iter().zip(acceptances) {
+                    outcomes[place] = Some(self.outcome(promise, acceptance));
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for (place, _) in promises {
+                    outcomes[place] = Some(Err(NotAccepted::Store(Arc::clone(&error))));
+                }
+            }
+        }
+    }
+
+    fn outcome(&self, promise: Promise, acceptance: Acceptance) -> Result<Outcome, NotAccepted> {
+        match acceptance {
+            Acceptance::Replayed(answer) => Ok(Outcome::Replayed(answer)),
+            Acceptance::KeyReused => Err(NotAccepted::KeyReused),
+            Acceptance::Fresh => {
+                if promise.deliveries.is_none() {
+                    self.tell_of_job();
+                }
+                Ok(Outcome::Promised(promise))
+            }
+        }
+    }
+
+    /// A message with its ids and its deliveries, ready to be made durable.
+    async fn prepare(&self, new: NewMessage, known: &mut Known) -> Result<Prepared, NotAccepted> {
+        let (wanted, fans_out) = match self.recipients(&new, known).await? {
             Recipients::Few(wanted) => (wanted, false),
             // What a job makes late could take the place of something newer.
             Recipients::Many if new.collapse_key.is_some() => return Err(NotAccepted::CollapsesTooMany),
@@ -171,16 +240,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let idempotency = new.once.map(|once| self.known_by(new.tenant, once, &promise, now));
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
         let accepted = Accepted { message, deliveries, idempotency, fan_out: fans_out.then_some(fan_out) };
-        match self.store.accept(self.session, vec![accepted]).await?.pop() {
-            Some(Acceptance::Replayed(answer)) => Ok(Outcome::Replayed(answer)),
-            Some(Acceptance::KeyReused) => Err(NotAccepted::KeyReused),
-            Some(Acceptance::Fresh) | None => {
-                if fans_out {
-                    self.tell_of_job();
-                }
-                Ok(Outcome::Promised(promise))
-            }
-        }
+        Ok(Prepared { accepted, promise })
     }
 
     /// What is kept of a request that creates something, to answer it again.
@@ -190,9 +250,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Idempotency { tenant, key: KeyHash::of(hash), digest: once.digest, answer: (once.answer)(made), at }
     }
 
-    async fn recipients(&self, new: &NewMessage) -> Result<Recipients, NotAccepted> {
+    async fn recipients(&self, new: &NewMessage, known: &mut Known) -> Result<Recipients, NotAccepted> {
         if new.endpoints.is_empty() {
-            let Some(everybody) = self.destinations.of_tenant(new.tenant).await? else { return Ok(Recipients::Many) };
+            let everybody = match known.everybody.take() {
+                Some(everybody) => everybody,
+                None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
+            };
+            let Everybody::These(everybody) = known.everybody.insert(everybody) else { return Ok(Recipients::Many) };
             let wants = |to: &&Arc<Destination>| to.candidate().wants(new.event_type.as_deref());
             let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
             return Ok(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) });
@@ -207,6 +271,54 @@ impl<S: Store, C: Clock> Engine<S, C> {
             named.push(known.ok_or(NotAccepted::NoSuchEndpoint(*id))?);
         }
         Ok(Recipients::Few(named))
+    }
+}
+
+/// A message on its way to the store, and what is promised once it is there.
+struct Prepared {
+    accepted: Accepted,
+    promise: Promise,
+}
+
+/// What was looked up for messages of one tenant that come together: it is looked up once.
+#[derive(Default)]
+struct Known {
+    everybody: Option<Everybody>,
+}
+
+/// A tenant's endpoints that take messages.
+enum Everybody {
+    These(Vec<Arc<Destination>>),
+    /// More than are looked at for one message.
+    TooMany,
+}
+
+/// Deliveries of one transaction: as many as one message may have.
+const CALL_DELIVERIES_MAX: usize = FANOUT_MAX;
+/// Payload bytes of one transaction: more would make the first wait for the last.
+const CALL_BYTES_MAX: usize = 2_000_000;
+
+/// Messages that go to the store together.
+#[derive(Default)]
+struct Call {
+    accepted: Vec<Accepted>,
+    /// Each with its place among the outcomes.
+    promises: Vec<(usize, Promise)>,
+    deliveries: usize,
+    bytes: usize,
+}
+
+impl Call {
+    fn add(&mut self, place: usize, prepared: Prepared) {
+        let Prepared { accepted, promise } = prepared;
+        self.deliveries += accepted.deliveries.len();
+        self.bytes += accepted.message.body.len();
+        self.accepted.push(accepted);
+        self.promises.push((place, promise));
+    }
+
+    fn is_full(&self) -> bool {
+        self.deliveries >= CALL_DELIVERIES_MAX || self.bytes >= CALL_BYTES_MAX
     }
 }
 

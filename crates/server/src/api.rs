@@ -1,5 +1,7 @@
 //! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
 
+pub mod batch;
+mod body;
 pub mod breakers;
 pub mod caller;
 pub mod dead_letters;
@@ -10,6 +12,7 @@ mod idempotency;
 pub mod keys;
 mod list;
 pub mod messages;
+mod new_message;
 mod origin;
 pub mod policies;
 pub mod replays;
@@ -18,18 +21,16 @@ pub mod tenants;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequestParts, Path, Query, Request};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{StatusCode, Uri};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use posthaste_core::id::EndpointId;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
@@ -38,17 +39,13 @@ use posthaste_store::Store;
 use serde::Serialize;
 
 use crate::problem::{Code, Problem};
+pub use body::BODY_BYTES_MAX;
+use body::{body, no_body};
 use caller::Door;
 use posthaste_core::policy::nearest;
 
 /// What a handler answers.
 pub type Answer = Result<Response, Problem>;
-
-/// The largest request body.
-pub const BODY_BYTES_MAX: usize = 2_000_000;
-
-/// How long a body may take: a megabyte over a slow line, and not a connection held for ever.
-const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
@@ -115,6 +112,7 @@ macro_rules! routes {
 
 routes! {
     "/v1/messages" { POST messages::send }
+    "/v1/messages/batch" { POST batch::send }
     "/v1/messages/{id}" { GET messages::show }
     "/v1/messages/{id}/cancel" { POST messages::cancel }
     "/v1/deliveries/{id}" { GET deliveries::show }
@@ -178,59 +176,6 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
         let named = Path::<(String, String)>::from_request_parts(parts, state).await;
         named.map(|Path((first, second))| Self(first, second)).map_err(|_| Problem::no_route(&parts.uri))
     }
-}
-
-/// A request's body, once everything about the request but the body has been found fine.
-async fn body(request: Request) -> Result<Bytes, Problem> {
-    let (head, body) = request.into_parts();
-    no_parameters(&head.uri)?;
-    check_headers(&head.headers)?;
-    // A page elsewhere can make a browser send a body, but not declare it as JSON unasked.
-    if !body.is_end_stream() && !head.headers.contains_key(CONTENT_TYPE) {
-        return Err(not_json());
-    }
-    let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await;
-    match read {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Problem::new(Code::BodyTooLarge, format!("the body is larger than {BODY_BYTES_MAX} bytes")))
-        }
-        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "the body ended early; send it again")),
-        Err(_) => {
-            let detail = format!("the body took longer than {} s; send it again", BODY_WITHIN.as_secs());
-            Err(Problem::new(Code::BodyTooSlow, detail))
-        }
-    }
-}
-
-/// A request that needs no body, and has none that says anything.
-async fn no_body(request: Request) -> Result<(), Problem> {
-    let body = body(request).await?;
-    crate::object::Object::read_optional(&body)?.finish()
-}
-
-fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
-    if let Some(declared) = headers.get(CONTENT_TYPE)
-        && !is_json(declared.as_bytes())
-    {
-        return Err(not_json());
-    }
-    if headers.contains_key(idempotency::KEY) {
-        // Taking the header and not keeping its promise would be worse than refusing it.
-        let detail = "Idempotency-Key is for requests that create something, which this one does not; leave it out";
-        return Err(Problem::new(Code::InvalidIdempotencyKey, detail));
-    }
-    Ok(())
-}
-
-fn not_json() -> Problem {
-    Problem::new(Code::NotJson, "send content-type: application/json")
-}
-
-fn is_json(declared: &[u8]) -> bool {
-    const JSON: &[u8] = b"application/json";
-    let media_type = declared.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    media_type.eq_ignore_ascii_case(JSON)
 }
 
 /// A request without parameters.

@@ -152,6 +152,9 @@ struct Wire<'a> {
     code: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [Complaint],
+    /// Where no header can say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
 }
 
 impl Problem {
@@ -198,6 +201,31 @@ impl Problem {
     /// Its code.
     pub fn code(&self) -> Code {
         self.0.code
+    }
+
+    /// In how many seconds to try again, where that makes sense.
+    fn retry_after(&self) -> Option<u64> {
+        let own = (self.0.code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_SECONDS);
+        self.0.retry_after.or(own)
+    }
+
+    fn wire(&self) -> Wire<'_> {
+        let Inner { code, detail, errors, .. } = &*self.0;
+        Wire {
+            r#type: format!("urn:posthaste:problem:{}", code.name()),
+            title: code.title(),
+            status: code.status().as_u16(),
+            detail,
+            code: code.name(),
+            errors,
+            retry_after: None,
+        }
+    }
+
+    /// The refusal of one line among others: what a header says elsewhere stands in it.
+    pub(crate) fn write_line(&self, line: &mut Vec<u8>) {
+        let wire = Wire { retry_after: self.retry_after(), ..self.wire() };
+        serde_json::to_writer(line, &wire).expect("texts and numbers always serialise");
     }
 }
 
@@ -292,22 +320,14 @@ fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Inner { code, detail, errors, allow, retry_after } = *self.0;
-        let wire = Wire {
-            r#type: format!("urn:posthaste:problem:{}", code.name()),
-            title: code.title(),
-            status: code.status().as_u16(),
-            detail: &detail,
-            code: code.name(),
-            errors: &errors,
-        };
-        let body = serde_json::to_vec(&wire).expect("texts and numbers always serialise");
+        let body = serde_json::to_vec(&self.wire()).expect("texts and numbers always serialise");
+        let (code, allow, retry_after) = (self.0.code, self.0.allow, self.retry_after());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = code.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if code.status() == StatusCode::SERVICE_UNAVAILABLE || retry_after.is_some() {
-            headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.unwrap_or(RETRY_AFTER_SECONDS)));
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if code == Code::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -340,8 +360,8 @@ mod tests {
     #[test]
     fn only_what_is_known_of_a_store_that_failed_is_told() {
         let fenced = || StoreError::Fenced { session: 1 };
-        check(NotAccepted::Store(StoreError::Stopped), "the message may have been stored");
-        check(NotAccepted::Store(fenced()), "nothing was stored");
+        check(NotAccepted::from(StoreError::Stopped), "the message may have been stored");
+        check(NotAccepted::from(fenced()), "nothing was stored");
         check(NotMade::Store(StoreError::Stopped), "the endpoint may have been made");
         check(NotMade::Store(fenced()), "nothing was stored");
         check(NotDone::Store(StoreError::Stopped), "the store could not be read");
@@ -350,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_apart_and_says_when_to_ask_again() {
-        let problem = Problem::from(NotAccepted::Store(StoreError::Full));
+        let problem = Problem::from(NotAccepted::from(StoreError::Full));
         assert_eq!(problem.code(), Code::DiskFull);
         assert!(problem.0.detail.starts_with("nothing was stored"), "{}", problem.0.detail);
         let response = problem.into_response();

@@ -9,9 +9,11 @@ use http::{HeaderMap, StatusCode};
 use posthaste_core::id::TenantId;
 use posthaste_crypto::digest::{self, Digest};
 use posthaste_store::FirstAnswer;
+use serde_json::value::RawValue;
 
 use super::{body, json_bytes};
 use crate::problem::{Code, Problem};
+use crate::value;
 
 pub(super) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -27,9 +29,13 @@ pub(super) async fn keyed_body(
     request.headers_mut().remove(KEY);
     let path = request.uri().path().to_owned();
     let body = body(request).await?;
-    let digest = |key| (key, digest::of_parts(&[&tenant.raw().to_be_bytes(), path.as_bytes(), &body]));
-    let key = key.map(digest);
+    let key = key.map(|key| (key, stands_for(tenant, &path, &body)));
     Ok((body, key))
+}
+
+/// What a key stands for: whose request it is, for what, and what it says.
+pub(super) fn stands_for(tenant: TenantId, path: &str, body: &[u8]) -> Digest {
+    digest::of_parts(&[&tenant.raw().to_be_bytes(), path.as_bytes(), body])
 }
 
 /// The answer to a request that was carried out before.
@@ -46,15 +52,28 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(first) = given.next() else { return Ok(None) };
     let written = first.as_bytes();
     let bare = written.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(written);
-    let fits = (1..=KEY_BYTES_MAX).contains(&bare.len());
-    let visible = bare.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"');
     match std::str::from_utf8(bare) {
-        Ok(key) if fits && visible && given.next().is_none() => Ok(Some(key.to_owned())),
+        Ok(key) if is_key(key) && given.next().is_none() => Ok(Some(key.to_owned())),
         _ => {
             let detail = format!("give one Idempotency-Key of 1 to {KEY_BYTES_MAX} visible ASCII characters");
             Err(Problem::new(Code::InvalidIdempotencyKey, detail))
         }
     }
+}
+
+/// The key of one line among others.
+pub(super) fn key_of_line(raw: &RawValue) -> Result<String, String> {
+    let key = value::text(raw)?;
+    if is_key(&key) {
+        Ok(key)
+    } else {
+        Err(format!("must be 1 to {KEY_BYTES_MAX} visible ASCII characters, no quotes"))
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+    visible && (1..=KEY_BYTES_MAX).contains(&text.len())
 }
 
 #[cfg(test)]

@@ -38,9 +38,17 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    /// The body as it came.
+    pub(crate) raw: Bytes,
 }
 
 impl Answer {
+    /// The lines of an answer that has many.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let lines = self.raw.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).expect("a line of JSON")).collect()
+    }
+
     /// The code of a problem and the first pointer it names.
     pub(crate) fn problem(&self) -> (u16, &str, &str) {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
@@ -112,10 +120,10 @@ impl Server {
         let exchange = async {
             let response = sender.send_request(request).await.expect("an answer");
             let (head, body) = response.into_parts();
-            let body = body.collect().await.expect("a whole body").to_bytes();
+            let raw = body.collect().await.expect("a whole body").to_bytes();
             drop(sender);
-            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            Answer { status: head.status, headers: head.headers, body }
+            let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
+            Answer { status: head.status, headers: head.headers, body, raw }
         };
         tokio::join!(exchange, connection).0
     }

@@ -1,5 +1,6 @@
 //! The HTTP API over real sockets, in this process, over the memory store.
 
+mod batch;
 mod dead_letters;
 mod deliveries;
 mod endpoints;

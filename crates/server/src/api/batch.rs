@@ -1,0 +1,94 @@
+//! Batches: many messages in one request, a line each. Every line is a message of its own: it has its own key, is
+//! accepted or refused on its own, and its answer stands where the line stood.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use posthaste_engine::accept::{NewMessage, NotAccepted, Once, Outcome};
+use posthaste_engine::clock::Clock;
+use posthaste_engine::tenants::Tenant;
+use posthaste_store::Store;
+
+use super::body::{BODY_BYTES_MAX, lines};
+use super::caller::{Caller, SEND};
+use super::idempotency::{key_of_line, stands_for};
+use super::messages::answer;
+use super::{Answer, Api, json_bytes, new_message, tenants};
+use crate::object::Object;
+use crate::problem::{Code, Problem};
+
+/// Messages of one request: their answers are held until the last is known.
+const LINES_MAX: usize = 1_000;
+/// What an answer to a line takes, about.
+const ANSWER_BYTES: usize = 256;
+const PATH: &str = "/v1/messages/batch";
+
+/// `POST /v1/messages/batch`.
+pub async fn send<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SEND>,
+    request: Request,
+) -> Answer {
+    let tenant = caller.tenant()?;
+    let body = lines(request).await?;
+    let mut read = Vec::new();
+    for line in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()) {
+        if read.len() == LINES_MAX {
+            let detail = format!("a batch has at most {LINES_MAX} lines; nothing was accepted; send it in parts");
+            return Err(Problem::new(Code::BodyTooLarge, detail));
+        }
+        read.push(line);
+    }
+    let mut new = Vec::with_capacity(read.len());
+    let mut answers: Vec<Option<Problem>> = Vec::with_capacity(read.len());
+    for line in read {
+        answers.push(message(&api, tenant, line).map(|message| new.push(message)).err());
+    }
+    let mut outcomes = api.engine.accept_all(new).await.into_iter();
+    let mut written = Vec::with_capacity(answers.len() * ANSWER_BYTES);
+    for refused in answers {
+        // What was not refused was handed on, and comes back in the same order.
+        match refused {
+            Some(problem) => problem.write_line(&mut written),
+            None => outcomes.by_ref().take(1).for_each(|outcome| write(outcome, &mut written)),
+        }
+        written.push(b'\n');
+    }
+    Ok(ndjson(written))
+}
+
+/// The message a line is, taken from the tenant's quota.
+fn message<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant, line: &[u8]) -> Result<NewMessage, Problem> {
+    if line.len() > BODY_BYTES_MAX {
+        return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
+    }
+    let mut fields = Object::read(line)?;
+    let key = fields.get("idempotency_key", key_of_line);
+    let once = key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
+    let new = NewMessage { once, ..new_message::parse(api, tenant.id, fields)? };
+    api.engine.take_from_quota(tenant).map_err(|until| tenants::over_quota(until, api.engine.now()))?;
+    Ok(new)
+}
+
+/// What became of a line's message: the answer it would have had alone, and its status.
+fn write(outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
+    let (first, replayed) = match outcome {
+        Ok(Outcome::Promised(promise)) => (answer(&promise), ""),
+        Ok(Outcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
+        Err(refusal) => return Problem::from(refusal).write_line(line),
+    };
+    // An answer is an object: what is said of it goes in front of its own fields.
+    let fields = first.body.strip_prefix(b"{").unwrap_or(&first.body);
+    line.extend_from_slice(format!("{{\"status\":{},{replayed}", first.status).as_bytes());
+    line.extend_from_slice(fields);
+}
+
+fn ndjson(lines: Vec<u8>) -> Response {
+    let mut response = json_bytes(StatusCode::OK, Bytes::from(lines));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response
+}

@@ -1,0 +1,100 @@
+//! How a body is read: within limits of size and time, once everything else about its request was found fine.
+
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use axum::extract::Request;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::{idempotency, no_parameters};
+use crate::object::Object;
+use crate::problem::{Code, Problem};
+
+/// The largest request body but a batch's.
+pub const BODY_BYTES_MAX: usize = 2_000_000;
+/// The largest batch.
+const LINES_BYTES_MAX: usize = 8_000_000;
+
+/// How long a body may take: some megabytes over a slow line, and not a connection held for ever.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a body must be.
+struct Form {
+    /// How it may be declared; the first is the one to recommend.
+    declared: &'static [&'static str],
+    bytes_max: usize,
+    /// What is told to a request with an `Idempotency-Key` header. Taking the header and not keeping its promise would
+    /// be worse than refusing it.
+    no_key: &'static str,
+}
+
+const JSON: Form = Form {
+    declared: &["application/json"],
+    bytes_max: BODY_BYTES_MAX,
+    no_key: "Idempotency-Key is for requests that create something, which this one does not; leave it out",
+};
+
+const LINES: Form = Form {
+    declared: &["application/x-ndjson", "application/json"],
+    bytes_max: LINES_BYTES_MAX,
+    no_key: "a batch takes no Idempotency-Key of its own; give each line its idempotency_key",
+};
+
+/// A request's body, which is JSON.
+pub(super) async fn body(request: Request) -> Result<Bytes, Problem> {
+    read(request, &JSON).await
+}
+
+/// A request's body, which is a line of JSON for each of many things.
+pub(super) async fn lines(request: Request) -> Result<Bytes, Problem> {
+    read(request, &LINES).await
+}
+
+/// A request that needs no body, and has none that says anything.
+pub(super) async fn no_body(request: Request) -> Result<(), Problem> {
+    let body = body(request).await?;
+    Object::read_optional(&body)?.finish()
+}
+
+async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
+    let (head, body) = request.into_parts();
+    no_parameters(&head.uri)?;
+    check_headers(&head.headers, form)?;
+    // A page elsewhere can make a browser send a body, but not declare it as JSON unasked.
+    if !body.is_end_stream() && !head.headers.contains_key(CONTENT_TYPE) {
+        return Err(not_declared(form));
+    }
+    let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, form.bytes_max).collect()).await;
+    match read {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Problem::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", form.bytes_max)))
+        }
+        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "the body ended early; send it again")),
+        Err(_) => {
+            let detail = format!("the body took longer than {} s; send it again", BODY_WITHIN.as_secs());
+            Err(Problem::new(Code::BodyTooSlow, detail))
+        }
+    }
+}
+
+fn check_headers(headers: &HeaderMap, form: &Form) -> Result<(), Problem> {
+    if headers.get(CONTENT_TYPE).is_some_and(|declared| !is_declared(declared, form)) {
+        return Err(not_declared(form));
+    }
+    if headers.contains_key(idempotency::KEY) {
+        return Err(Problem::new(Code::InvalidIdempotencyKey, form.no_key));
+    }
+    Ok(())
+}
+
+fn not_declared(form: &Form) -> Problem {
+    Problem::new(Code::NotJson, format!("send content-type: {}", form.declared[0]))
+}
+
+fn is_declared(declared: &HeaderValue, form: &Form) -> bool {
+    let media_type = declared.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    form.declared.iter().any(|known| media_type.eq_ignore_ascii_case(known.as_bytes()))
+}

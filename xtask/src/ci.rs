@@ -5,8 +5,9 @@
 //! the end, and the time each group of steps may take, is [`report`]'s.
 
 use std::env;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     ci.licences();
     ci.command("clippy", Group::Build, ci.cargo("clippy --workspace --all-targets --locked -- -D warnings"));
     ci.tests();
+    ci.openapi();
     ci.proofs();
 
     let strict = env::var_os("CI").is_some_and(|value| value == "true");
@@ -67,6 +69,26 @@ impl Ci<'_> {
             self.command("tests", Group::Unit, self.cargo(&format!("{targets} --no-fail-fast")));
         }
         self.command("doc tests", Group::Unit, self.cargo("test --workspace --locked --doc --no-fail-fast"));
+    }
+
+    /// The OpenAPI document, judged by somebody else's rules.
+    fn openapi(&mut self) {
+        let python = |args: &[&str]| {
+            let mut python = Command::new("python3");
+            python.args(args);
+            python
+        };
+        if !answers(python(&["-c", "import openapi_spec_validator"])) {
+            let why = "openapi-spec-validator is not installed: `scripts/test --install` installs it beside the build";
+            return self.note("openapi", Group::Unit, Ended::Skipped(why.to_owned()));
+        }
+        match written_openapi(self.root) {
+            Ok(file) => {
+                let file = file.to_string_lossy().into_owned();
+                self.command("openapi", Group::Unit, python(&["-m", "openapi_spec_validator", &file]));
+            }
+            Err(error) => self.note("openapi", Group::Unit, Ended::Failed(format!("{error:#}"))),
+        }
     }
 
     /// Every proof in its short form, from binaries that are built once.
@@ -116,6 +138,19 @@ impl Ci<'_> {
         println!("\n── {name}: {ended}");
         self.steps.push(Step { name: name.to_owned(), group, took: Duration::ZERO, tally: Tally::default(), ended });
     }
+}
+
+/// The document that the server serves, in a file beside the build.
+fn written_openapi(root: &Path) -> Result<PathBuf> {
+    let print = ["run", "--quiet", "--locked", "--package=posthaste-server", "--example=openapi"];
+    let printed = Command::new("cargo").current_dir(root).args(print).output().context("cannot start cargo")?;
+    if !printed.status.success() {
+        bail!("cannot print the document: {}", String::from_utf8_lossy(&printed.stderr).trim());
+    }
+    let here = env::current_exe().context("cannot tell where this program lies")?;
+    let file = here.with_file_name("openapi.json");
+    fs::write(&file, printed.stdout).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
 }
 
 fn proof_names(root: &Path) -> Result<Vec<String>> {

@@ -137,6 +137,7 @@ routes! {
     "/v1/keys/{id}" { DELETE keys::revoke_operators }
     "/healthz" { GET health::alive }
     "/readyz" { GET health::ready }
+    "/openapi.json" { GET health::openapi }
 }
 
 /// What answers requests.

@@ -8,6 +8,7 @@
 pub mod api;
 pub mod duration;
 mod object;
+pub mod openapi;
 pub mod problem;
 pub mod run;
 mod value;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::extract::State;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
 use posthaste_store::Store;
 use serde::Serialize;
 
-use super::{Answer, Api, json};
+use super::caller::{Caller, READ};
+use super::{Answer, Api, json, json_bytes, no_parameters};
 use crate::problem::{Code, Problem};
 
 #[derive(Serialize)]
@@ -28,4 +29,10 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
         return Err(Problem::new(Code::ShuttingDown, "what is under way is being ended"));
     }
     Ok(json(StatusCode::OK, &Status { status: "ok" }))
+}
+
+/// `GET /openapi.json`: what every route takes and answers.
+pub async fn openapi(_: Caller<READ>, uri: Uri) -> Answer {
+    no_parameters(&uri)?;
+    Ok(json_bytes(StatusCode::OK, crate::openapi::served()))
 }

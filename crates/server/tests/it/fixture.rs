@@ -24,6 +24,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::openapi;
+
 /// A running server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -115,6 +117,7 @@ impl Server {
 
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Answer {
         request.headers_mut().entry("host").or_insert("localhost".parse().expect("a header's value"));
+        let (method, path) = (request.method().clone(), request.uri().to_string());
         let stream = TcpStream::connect(self.address).await.expect("the server listens");
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         let exchange = async {
@@ -125,7 +128,18 @@ impl Server {
             let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
             Answer { status: head.status, headers: head.headers, body, raw }
         };
-        tokio::join!(exchange, connection).0
+        let answer = tokio::join!(exchange, connection).0;
+        let untold = openapi::untold(&method, &path, answer.status, &answer.body);
+        assert!(untold.is_empty(), "crates/server/src/openapi does not tell of {untold:?}");
+        answer
+    }
+
+    /// The first operator key, of a server that asks for keys.
+    pub(crate) async fn operator_key(&self) -> String {
+        // It is written before anybody is answered.
+        assert_eq!(self.get("/healthz").await.status, StatusCode::OK);
+        let file = std::fs::read_to_string(self.data.path().join("operator.key")).expect("the first key's file");
+        file.trim().to_owned()
     }
 
     /// An endpoint that nobody listens at, and its id.

@@ -1,0 +1,67 @@
+//! What is said of tenants.
+
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
+use super::{Operation, answer};
+
+const NEW_QUOTA: &[Field] = &[
+    may("per_second", Shape::Whole, "messages taken in, on average"),
+    may("burst", Shape::Whole, "at once, after a rest; per_second where nothing is said"),
+];
+
+const NEW: Shape = Shape::Named(
+    "NewTenant",
+    &[
+        may("uid", Shape::Name, "what you call it; taken wherever its id is"),
+        may("weight", Shape::Number, "its share beside others': 2 gets twice the time of 1"),
+        may("quota", Shape::Object(NEW_QUOTA), "how fast its messages are taken in"),
+        may("policy", Shape::Text, "the retry policy of endpoints that name none"),
+    ],
+);
+
+const QUOTA: &[Field] = &[need("per_second", Shape::Whole, ""), need("burst", Shape::Whole, "")];
+
+const SHOWN: Shape = Shape::Named(
+    "Tenant",
+    &[
+        need("id", Shape::Text, ""),
+        null("uid", Shape::Text, ""),
+        need("weight", Shape::Number, ""),
+        null("quota", Shape::Object(QUOTA), ""),
+        null("policy", Shape::Text, ""),
+        need("created_at", Shape::Time, ""),
+    ],
+);
+
+const ERASED: Shape = Shape::Named(
+    "Erased",
+    &[
+        need("erased_at", Shape::Time, "nobody can read any of it since"),
+        need("audit_row", Shape::Whole, "the row of the audit trail that says so"),
+        need("messages", Shape::Whole, "so many are gone so far"),
+        need("deliveries", Shape::Whole, "so many are gone so far"),
+        need("in_flight", Shape::Whole, "so many were being sent, and may still arrive"),
+        null("swept_at", Shape::Time, "when the last row went; null while some are left"),
+    ],
+);
+
+const UID: Field = may("uid", Shape::Text, "the one that is called so");
+
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation::post("/v1/tenants", "Makes a tenant").scope("operate").may_take(&NEW).keyed().answers(&[answer(
+        201,
+        "The tenant.",
+        &SHOWN,
+    )]),
+    Operation::get("/v1/tenants", "Lists tenants")
+        .scope("operate")
+        .parameters(&[LIMIT, ORDER, CURSOR, UID])
+        .answers(&[answer(200, "A page of them.", &Shape::Page(&SHOWN))]),
+    Operation::get("/v1/tenants/{t}", "Shows a tenant").scope("operate").answers(&[answer(200, "The tenant.", &SHOWN)]),
+    Operation::new("PATCH", "/v1/tenants/{t}", "Changes a tenant: what is left out stays as it is")
+        .scope("operate")
+        .may_take(&NEW)
+        .answers(&[answer(200, "The tenant as it is now.", &SHOWN)]),
+    Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with everything it has")
+        .scope("operate")
+        .answers(&[answer(200, "Nobody can read any of it.", &ERASED)]),
+];

@@ -109,6 +109,7 @@ causes! {
     TooEarly "too_early" Dead "425: the receiver refuses early data";
     ClientError "client_error" Dead "another 4xx";
     RedirectNotFollowed "redirect_not_followed" Dead "3xx: redirects are never followed; the endpoint's URL is out of date";
+    Aborted "aborted" Dead "the receiver asked for no more of this message, by the header `webhook-delivery`";
     Unsendable "unsendable" Dead "no request could be made of it: a fault of ours, please report it";
     AddressRefused "address_refused" Dead "the target is not allowed: private, loopback, metadata or otherwise refused";
     PayloadTooLarge "payload_too_large" TooLarge "413: above the receiver's limit";
@@ -117,6 +118,7 @@ causes! {
     StoreUnavailable "store_unavailable" Ours "we could not read what to send";
     NotStarted "not_started" Ours "we could not start the attempt; it is taken up again";
     EndpointGone "endpoint_gone" Decided "the endpoint ended while this waited";
+    EndpointDeleted "endpoint_deleted" Decided "the endpoint was deleted while this waited";
     TtlExpired "ttl_expired" Decided "its time to live was over";
     Cancelled "cancelled" Decided "cancelled by its owner";
     Unsubscribed "unsubscribed" Decided "the endpoint was unsubscribed";

@@ -22,7 +22,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Acceptance, Accepted, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
-    Outbox, Pause, PauseScope, Session, Settled, Settlement, StoreError,
+    Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError,
 };
 
 use crate::crowd::Flaw;
@@ -304,7 +304,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
 
 fn endpoint(n: u64) -> Endpoint {
     Endpoint {
-        secrets: vec!["whsec_a".to_owned()],
+        secrets: vec![SigningSecret::lasting("whsec_a")],
         max_in_flight: 10,
         ..Endpoint::new(EndpointId::from_raw(n), TENANT, NOW, format!("https://example.com/{n}"))
     }

@@ -11,7 +11,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::queue::LaneSettings;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointStatus, StoreError};
+use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, StoreError};
 
 use crate::target::{Target, TargetRules};
 
@@ -45,7 +45,7 @@ impl Destination {
             lane: Arc::new(endpoint.lane_settings()),
             url: target.as_ref().map_or_else(Uri::default, |target| target.url()),
             target,
-            secrets: endpoint.secrets.iter().filter_map(|secret| Secret::parse(secret).ok()).collect(),
+            secrets: endpoint.secrets.iter().filter_map(|secret| Secret::parse(&secret.text).ok()).collect(),
             event_types: endpoint.event_types.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
             headers: CustomHeaders::default(),
             overrides: Overrides::default(),
@@ -55,7 +55,7 @@ impl Destination {
 
     /// Whether it still gets messages.
     pub fn takes_messages(&self) -> bool {
-        self.endpoint.status == EndpointStatus::Active
+        self.endpoint.takes_messages()
     }
 
     /// As the fan-out sees it.
@@ -103,8 +103,8 @@ impl<S: Directory> Destinations<S> {
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
             return Ok(None);
         }
-        let active = endpoints.into_iter().filter(|endpoint| endpoint.status == EndpointStatus::Active);
-        Ok(Some(active.map(|endpoint| self.ready(endpoint)).collect()))
+        let taking = endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
+        Ok(Some(taking.map(|endpoint| self.ready(endpoint)).collect()))
     }
 
     /// Forgets what an endpoint looked like: it has ended or changed.
@@ -112,7 +112,7 @@ impl<S: Directory> Destinations<S> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// Forgets a tenant's: it was erased.
+    /// Forgets a tenant's: it, or somebody it knows, was erased.
     pub fn forget_tenant(&self, tenant: TenantId) {
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, known| known.endpoint.tenant != tenant);

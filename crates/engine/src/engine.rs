@@ -20,7 +20,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::manifest::Manifest;
 use posthaste_store::sqlite::backup::{NotCopied, Progress};
 use posthaste_store::{
-    Acceptance, Endpoint, EndpointStatus, Message, Pause, PauseScope, Session, Shown, Store, StoreError,
+    Endpoint, EndpointPut, EndpointStatus, Message, Pause, PauseScope, Session, Shown, SigningSecret, Store, StoreError,
 };
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
@@ -135,6 +135,9 @@ pub enum NotMade {
     /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
+    /// Another endpoint of its tenant has its uid.
+    #[error("uid: another endpoint has it; choose another one, or change that endpoint")]
+    UidTaken,
     /// Its key stands for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
@@ -316,31 +319,30 @@ impl<S: Store, C: Clock> Engine<S, C> {
             None => Secret::generate(),
         };
         let endpoint = Endpoint {
-            id: EndpointId(self.mint(1)),
-            tenant: new.tenant,
-            at: self.clock.now(),
-            url: new.url,
-            secrets: vec![secret.reveal().to_string()],
+            secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
             event_types: new.event_types,
             policy: new.policy,
             ttl: new.ttl,
             order: new.order,
             on_dead: new.on_dead,
             max_in_flight: new.max_in_flight,
-            status: EndpointStatus::Active,
+            ..Endpoint::new(EndpointId(self.mint(1)), new.tenant, self.clock.now(), new.url)
         };
         let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
         let once = once.map(|once| self.known_by(new.tenant, once, &made, made.endpoint.at));
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
-            Acceptance::Fresh => Ok(Made::Now(made)),
-            Acceptance::Replayed(answer) => Ok(Made::Before(answer)),
-            Acceptance::KeyReused => Err(NotMade::KeyReused),
+            EndpointPut::Done => Ok(Made::Now(made)),
+            EndpointPut::Replayed(answer) => Ok(Made::Before(answer)),
+            EndpointPut::KeyReused => Err(NotMade::KeyReused),
+            EndpointPut::UidTaken => Err(NotMade::UidTaken),
+            EndpointPut::Stale => unreachable!("nobody changes an endpoint before it is made"),
         }
     }
 
     /// An endpoint of a tenant.
     pub async fn endpoint(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        Ok(self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant)))
+        let known = self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant));
+        Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
     /// A tenant's endpoints: the first 10,000 by id.
@@ -355,7 +357,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// A delivery of a tenant: where it is, every attempt, and why it waits.
     pub async fn delivery(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
-        if self.endpoint(whose, shown.delivery.lane.endpoint()).await?.is_none() {
+        // Also where its endpoint was deleted since.
+        let endpoint = self.store.endpoint(shown.delivery.lane.endpoint()).await?;
+        if !endpoint.is_some_and(|endpoint| whose.sees(endpoint.tenant)) {
             return Ok(None);
         }
         Ok(Some(self.view(shown).await?))

@@ -37,8 +37,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let erase = Erase { tenant, whom, at: self.clock.now() };
         let erasure = self.store.erase(self.session, erase).await?;
+        // Also where it is a subject: some of the endpoints may have been theirs.
+        self.destinations.forget_tenant(tenant);
         if erasure.is_tenant {
-            self.destinations.forget_tenant(tenant);
             self.tenants.forget(tenant);
             self.access.forget();
         }

@@ -222,7 +222,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
     use posthaste_crypto::signature::Secret;
-    use posthaste_store::{Endpoint, MemoryStore};
+    use posthaste_store::{Endpoint, MemoryStore, SigningSecret};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -242,7 +242,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         Endpoint {
-            secrets: vec![Secret::generate().reveal().to_string()],
+            secrets: vec![SigningSecret::lasting(Secret::generate().reveal().as_str())],
             max_in_flight: 10,
             ..Endpoint::new(EndpointId::from_raw(7), TenantId::from_raw(1), Timestamp::default(), "http://127.0.0.1/")
         }

@@ -255,6 +255,7 @@ impl From<NotMade> for Problem {
                 "the endpoint may have been made, nobody can say before the restart; \
                  look for it in GET /v1/endpoints before you make it again",
             ),
+            NotMade::UidTaken => Self::new(Code::NameTaken, error.to_string()),
             NotMade::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotMade::Target(refusal) => {
                 Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))

@@ -175,6 +175,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         endpoint:
             an_endpoint_comes_back_with_every_field
             a_changed_endpoint_is_seen_at_once
+            a_change_of_what_has_changed_since_is_refused
+            an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s
+            what_is_left_of_a_deleted_endpoint_says_whose_it_was
             a_tenant_s_endpoints_come_by_id
             lanes_come_in_the_order_they_are_asked_for
             an_unknown_policy_reads_as_the_default;
@@ -191,6 +194,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             what_is_accepted_after_an_erasure_is_new
             what_is_under_way_is_left_until_it_has_ended
             a_key_whose_answer_was_erased_is_new_again
+            a_subject_goes_with_its_endpoints
             a_tenant_goes_with_all_it_has
             an_erasure_is_announced_and_its_end_is_told
             who_is_not_known_is_erased_all_the_same

@@ -6,29 +6,37 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, TenantId};
 
 use crate::StoreError;
-use crate::row::{Acceptance, Endpoint, Idempotency, Session};
+use crate::row::{Endpoint, EndpointPut, Idempotency, Session};
 
 /// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
 
 /// Remembers endpoints.
 pub trait Directory: Send + Sync + 'static {
-    /// Makes or changes an endpoint, unless this was done before under the same key.
+    /// Makes an endpoint, whose version is 0, or changes the one of the version before; unless this was done
+    /// before under the same key.
     fn put_endpoint(
         &self,
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-    ) -> impl Future<Output = Result<Acceptance, StoreError>> + Send;
+    ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
-    /// One endpoint.
+    /// One endpoint, also one that was deleted.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// A tenant's endpoints by id: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
+    /// Which endpoint of a tenant has this uid.
+    fn endpoint_named(
+        &self,
+        tenant: TenantId,
+        uid: String,
+    ) -> impl Future<Output = Result<Option<EndpointId>, StoreError>> + Send;
+
+    /// A tenant's endpoints by id, without those that were deleted: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
     /// more. Kept in memory, since every accept asks for them.
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// A tenant's endpoints by id, from behind one: for whoever walks all of them, however many.
+    /// The same, from behind one: for whoever walks all of them, however many.
     fn endpoints_after(
         &self,
         tenant: TenantId,

@@ -7,6 +7,7 @@ mod collapse;
 mod dead_letter;
 mod derived;
 mod document;
+mod endpoint;
 mod erasure;
 mod idempotency;
 mod job;
@@ -21,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
@@ -34,8 +34,8 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Idempotency, Message, Page, Pause, PauseScope,
-    Query, Row, Session, Settled, Settlement, Shown, Start, Token,
+    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row,
+    Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
 use journal::marks;
@@ -112,7 +112,7 @@ impl Memory {
         let mut happened = Vec::new();
         for accepted in messages {
             let entry = Entry::accepted(&accepted, &marks(&accepted.message));
-            let acceptance = self.once(accepted.idempotency, Some(accepted.message.id));
+            let acceptance = self.once(accepted.idempotency, Some(accepted.message.id.0));
             let fresh = acceptance == Acceptance::Fresh;
             acceptances.push(acceptance);
             if !fresh {
@@ -246,12 +246,8 @@ impl Memory {
     pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut happened = vec![Entry::cut(&cut)];
-        if let (Scope::Lane(lane), Cause::EndpointGone) = (cut.scope, cut.cause)
-            && let Some(endpoint) = self.endpoints.get_mut(&lane.endpoint())
-        {
-            let endpoint = Arc::make_mut(endpoint);
-            endpoint.status = EndpointStatus::Gone;
-            happened.push(Entry::endpoint(endpoint));
+        if let (Scope::Lane(lane), Some(status)) = (cut.scope, EndpointStatus::after_cut(cut.cause)) {
+            happened.extend(self.turn_endpoint(lane.endpoint(), status));
         }
         self.note(happened);
         if let Scope::Message(message) = cut.scope {
@@ -295,23 +291,6 @@ impl Memory {
     /// See [`crate::Outbox::lanes`].
     pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
-    }
-
-    /// See [`crate::Directory::put_endpoint`].
-    pub fn put_endpoint(
-        &mut self,
-        session: Session,
-        endpoint: Endpoint,
-        once: Option<Idempotency>,
-    ) -> Result<Acceptance, StoreError> {
-        self.guard(session)?;
-        let acceptance = self.once(once, None);
-        if acceptance == Acceptance::Fresh {
-            self.note([Entry::endpoint(&endpoint)]);
-            self.put_lane(Arc::new(endpoint.lane_settings()));
-            self.endpoints.insert(endpoint.id, Arc::new(endpoint));
-        }
-        Ok(acceptance)
     }
 
     /// Makes or changes a lane without an endpoint, for tests that need no URL.

@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase};
+use crate::row::{Counted, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -147,12 +147,15 @@ pub(crate) fn status_number(status: EndpointStatus) -> u8 {
     match status {
         EndpointStatus::Active => 0,
         EndpointStatus::Gone => 1,
+        EndpointStatus::Disabled(DisabledBy::Receiver) => 2,
+        EndpointStatus::Deleted => 3,
     }
 }
 
 /// The endpoint's status in a column.
 pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
-    one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone])
+    let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
+    one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
 }
 
 /// The number of a document's kind.
@@ -349,6 +352,8 @@ const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::NotStarted,
     Cause::Unsendable,
     Cause::Erased,
+    Cause::EndpointDeleted,
+    Cause::Aborted,
 ];
 
 /// Numbers by cause: [`CAUSES`] turned round, which also proves that every cause stands in it.
@@ -401,7 +406,8 @@ mod tests {
              forbidden not_found method_not_allowed not_acceptable conflict length_required uri_too_long \
              unsupported_media_type unprocessable too_early client_error redirect_not_followed address_refused \
              payload_too_large gone credential_rejected store_unavailable endpoint_gone ttl_expired cancelled \
-             unsubscribed superseded poison token_rejected retention not_started unsendable erased"
+             unsubscribed superseded poison token_rejected retention not_started unsendable erased \
+             endpoint_deleted aborted"
         );
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod collapse;
 mod dead_letter;
 mod document;
+mod endpoint;
 mod erasure;
 pub mod idempotency;
 mod job;
@@ -17,9 +18,8 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, TenantId, WriterId};
-use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record, SoftBreaker, Span};
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::queue::{LaneSettings, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -30,6 +30,7 @@ pub use dead_letter::{
 };
 pub(crate) use dead_letter::{Purge, Walk};
 pub use document::{Document, DocumentKind, Filed, OPERATOR};
+pub use endpoint::{DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, SigningSecret};
 pub use erasure::{Erase, Erasure, ErasureStep, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{
@@ -268,85 +269,6 @@ pub struct Pause {
     pub scope: PauseScope,
     /// Until when; `None` until somebody resumes it.
     pub until: Option<Timestamp>,
-}
-
-/// Whether an endpoint takes messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndpointStatus {
-    /// It does.
-    #[default]
-    Active,
-    /// Its receiver answered 410: it gets none any more.
-    Gone,
-}
-
-/// A place messages are delivered to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Endpoint {
-    /// Its id.
-    pub id: EndpointId,
-    /// Whose.
-    pub tenant: TenantId,
-    /// When it was made.
-    pub at: Timestamp,
-    /// Where to.
-    pub url: String,
-    /// What it signs with, newest first.
-    pub secrets: Vec<String>,
-    /// Which events it wants; none means all.
-    pub event_types: Vec<String>,
-    /// The name of its retry policy.
-    pub policy: String,
-    /// How long its messages are worth sending.
-    pub ttl: Option<Duration>,
-    /// In which order.
-    pub order: Order,
-    /// For strict lanes.
-    pub on_dead: OnDead,
-    /// How many attempts may be under way at once.
-    pub max_in_flight: u16,
-    /// Whether it takes messages.
-    pub status: EndpointStatus,
-}
-
-impl Endpoint {
-    /// One that takes every event, first in, first out, 64 at once.
-    pub fn new(id: EndpointId, tenant: TenantId, at: Timestamp, url: impl Into<String>) -> Self {
-        Self {
-            id,
-            tenant,
-            at,
-            url: url.into(),
-            secrets: Vec::new(),
-            event_types: Vec::new(),
-            policy: "webhook".to_owned(),
-            ttl: None,
-            order: Order::Fifo,
-            on_dead: OnDead::Skip,
-            max_in_flight: 64,
-            status: EndpointStatus::Active,
-        }
-    }
-
-    /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
-    /// delivery must not be stranded by a preset that a newer version has and this one has not.
-    pub fn lane_settings(&self) -> LaneSettings {
-        let policy = Arc::new(Policy::preset(&self.policy).unwrap_or_default());
-        LaneSettings {
-            order: self.order,
-            on_dead: self.on_dead,
-            max_in_flight: self.max_in_flight,
-            origin: Some(OriginId::of(origin(&self.url))),
-            ..LaneSettings::new(self.id.into(), self.tenant, policy)
-        }
-    }
-}
-
-/// A URL up to its path: scheme, host and port as they were written.
-fn origin(url: &str) -> &str {
-    let host = url.find("://").map_or(0, |at| at + 3);
-    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
-    &url[..end]
 }
 
 /// A delivery as a reader sees it.

@@ -27,8 +27,9 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Directory, Endpoint, FirstAnswer,
-    Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Session, Settlement,
+    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Directory, Endpoint, EndpointTls,
+    FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Session,
+    Settlement, SigningSecret,
 };
 
 use crate::master_key;
@@ -120,7 +121,23 @@ impl Plant {
     async fn endpoint(&mut self, tenant: TenantId) -> Result<Endpoint, CannotRun> {
         let id = EndpointId(self.key(1));
         let mut endpoint = Endpoint::new(id, tenant, NOW, format!("https://example.com/{}", self.canary("url")));
-        endpoint.secrets = vec![self.canary("secret"), self.canary("secret")];
+        endpoint.secrets = vec![
+            SigningSecret::lasting(self.canary("secret")),
+            SigningSecret { text: self.canary("secret"), until: Some(NOW) },
+        ];
+        endpoint.uid = Some(self.canary("uid"));
+        endpoint.description = Some(self.canary("description"));
+        endpoint.tags = vec![self.canary("tag")];
+        endpoint.headers = vec![(self.canary("header"), self.canary("header"))];
+        endpoint.time_zone = Some(self.canary("zone"));
+        endpoint.status_overrides = vec![(self.canary("status"), self.canary("class"))];
+        endpoint.tls = EndpointTls {
+            ca: Some(self.canary("ca")),
+            client_cert: Some(self.canary("certificate")),
+            client_key: Some(self.canary("key")),
+        };
+        // Some are somebody's.
+        endpoint.subject = tenant.raw().is_multiple_of(2).then(|| self.canary("subject"));
         endpoint.event_types = vec![self.canary("wants")];
         endpoint.policy = self.canary("policy");
         let once = self.call(tenant);

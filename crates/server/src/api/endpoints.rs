@@ -69,7 +69,7 @@ pub async fn make<S: Store, C: Clock>(
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
-    let secret = made.endpoint.secrets.first().map(String::as_str).unwrap_or_default();
+    let secret = made.endpoint.secrets.first().map(|secret| secret.text.as_str()).unwrap_or_default();
     let mut shown = Shown::of(made.public_id.clone(), &made.endpoint);
     shown.signing = Some(Signing { scheme: "v1", secret });
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
@@ -203,6 +203,8 @@ impl<'a> Shown<'a> {
             status: match endpoint.status {
                 EndpointStatus::Active => "active",
                 EndpointStatus::Gone => "gone",
+                EndpointStatus::Disabled(_) => "disabled",
+                EndpointStatus::Deleted => "deleted",
             },
             created_at: value::write_time(endpoint.at),
             signing: None,

@@ -3,28 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order};
+use posthaste_core::state::State;
 
-use super::fixture::{Case, after, endpoint, lane_id};
+use super::fixture::{Case, Draft, MANY, after, endpoint, lane_id};
 use crate::Store;
-use crate::row::{Endpoint, EndpointStatus};
+use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, SigningSecret};
 
 pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Case<S>) {
     let full = endpoint(1);
     let bare = Endpoint {
-        secrets: Vec::new(),
-        event_types: Vec::new(),
-        ttl: None,
         order: Order::Strict,
         on_dead: OnDead::Hold,
         max_in_flight: u16::MAX,
         status: EndpointStatus::Gone,
-        ..endpoint(2)
+        ..Endpoint::new(endpoint(2).id, endpoint(2).tenant, after(1), "https://example.com/2")
+    };
+    let of_somebody = Endpoint {
+        subject: Some("ann é".to_owned()),
+        status: EndpointStatus::Disabled(DisabledBy::Receiver),
+        ..endpoint(4)
     };
     let newest_first = Endpoint { order: Order::NewestFirst, ttl: Some(Duration::ZERO), ..endpoint(3) };
-    for expected in [full, bare, newest_first] {
+    for expected in [full, bare, newest_first, of_somebody] {
         case.put_endpoint(expected.clone()).await;
         let found = case.done("endpoint", case.store.endpoint(expected.id).await);
         case.same("the endpoint", found.map(|found| (*found).clone()), Some(expected));
@@ -37,7 +42,9 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
     let mut changing = endpoint(1);
     for round in 1..=3 {
         changing.url = format!("https://example.com/round/{round}");
-        changing.secrets = vec![format!("whsec_{round}"); usize::from(4 - round)];
+        changing.version = u32::from(round) - 1;
+        changing.uid = Some(format!("round-{round}"));
+        changing.secrets = vec![SigningSecret::lasting(format!("whsec_{round}")); usize::from(4 - round)];
         changing.event_types = vec!["a".to_owned(); usize::from(3 - round)];
         changing.max_in_flight = round;
         changing.at = after(round.into());
@@ -54,6 +61,72 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
     }
 }
 
+pub(super) async fn a_change_of_what_has_changed_since_is_refused<S: Store>(case: &Case<S>) {
+    let put = async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None).await);
+    case.same("of nothing", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.put_endpoint(endpoint(1)).await;
+    case.same("made twice", put(endpoint(1)).await, EndpointPut::Stale);
+    case.put_endpoint(Endpoint { version: 1, max_in_flight: 3, ..endpoint(1) }).await;
+    case.same("seen before that", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.same("not seen yet", put(Endpoint { version: 3, ..endpoint(1) }).await, EndpointPut::Stale);
+    let found = case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
+    case.same("nothing was written", found.map(|found| (found.version, found.max_in_flight)), Some((1, 3)));
+    case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
+    case.same("gone since", put(Endpoint { version: 2, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.put_endpoint(Endpoint { version: 3, ..endpoint(1) }).await;
+}
+
+pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: Store>(case: &Case<S>) {
+    let named = async |tenant: TenantId, uid: &str| {
+        case.done("by uid", case.store.endpoint_named(tenant, uid.to_owned()).await)
+    };
+    let put = async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None).await);
+    let (own, stranger) = (endpoint(1).tenant, TenantId::from_raw(8));
+    let crm = |n| Endpoint { uid: Some("crm".to_owned()), ..endpoint(n) };
+    case.put_endpoint(crm(1)).await;
+    case.put_endpoint(Endpoint { tenant: stranger, ..crm(2) }).await;
+    case.put_endpoint(Endpoint { uid: None, ..endpoint(3) }).await;
+    case.put_endpoint(Endpoint { uid: None, ..endpoint(4) }).await;
+    case.same("the tenant's own", named(own, "crm").await, Some(endpoint(1).id));
+    case.same("another tenant's", named(stranger, "crm").await, Some(endpoint(2).id));
+    case.same("nobody's", named(own, "CRM").await, None);
+    case.same("it is taken", put(Endpoint { version: 1, ..crm(3) }).await, EndpointPut::UidTaken);
+    case.put_endpoint(Endpoint { version: 1, uid: Some("erp".to_owned()), ..endpoint(1) }).await;
+    case.same("its old one is free", named(own, "crm").await, None);
+    case.put_endpoint(Endpoint { version: 1, ..crm(3) }).await;
+    case.same("and found again", named(own, "crm").await, Some(endpoint(3).id));
+}
+
+pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Store>(case: &Case<S>) {
+    let deleted = Endpoint { subject: Some("ann".to_owned()), order: Order::Strict, ..endpoint(1) };
+    case.put_endpoint(deleted.clone()).await;
+    case.put_endpoint(endpoint(2)).await;
+    let waiting = case.accept_one(Draft::to(1)).await;
+    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointDeleted, &[]).await;
+    let cancelled = State::Cancelled { at: after(7), cause: Cause::EndpointDeleted };
+    case.same("what waited for it", case.state(waiting.id).await, cancelled);
+    let left = case.done("endpoint", case.store.endpoint(deleted.id).await);
+    let expected = Endpoint {
+        version: 1,
+        order: Order::Strict,
+        max_in_flight: deleted.max_in_flight,
+        status: EndpointStatus::Deleted,
+        ..Endpoint::new(deleted.id, deleted.tenant, deleted.at, "")
+    };
+    case.same("what is left", left.as_deref(), Some(&expected));
+    let listed = case.done("endpoints", case.store.endpoints(deleted.tenant).await);
+    case.same("its tenant has the other one", listed, vec![Arc::new(endpoint(2))]);
+    let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
+    case.same("whoever walks too", walked.len(), 1);
+    let again = Endpoint { version: 2, ..deleted };
+    let put = case.done("put", case.store.put_endpoint(case.session(), again, None).await);
+    case.same("it cannot be changed", put, EndpointPut::Stale);
+    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    let left = case.done("endpoint", case.store.endpoint(expected.id).await);
+    case.same("nor turned into anything else", left.as_deref(), Some(&expected));
+    case.put_endpoint(Endpoint { uid: Some("endpoint-1".to_owned()), ..endpoint(3) }).await;
+}
+
 pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
     let stranger = TenantId::from_raw(8);
     let nobody = TenantId::from_raw(7);
@@ -68,7 +141,7 @@ pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
         case.same("the tenant's", ids, expected.to_vec());
         case.check(found.iter().all(|endpoint| endpoint.tenant == tenant), "nobody else's");
     }
-    case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(2) }).await;
+    case.put_endpoint(Endpoint { tenant: stranger, version: 1, ..endpoint(2) }).await;
     let left = case.done("endpoints", case.store.endpoints(endpoint(1).tenant).await);
     case.same("without one that moved", left.len(), 2);
 }

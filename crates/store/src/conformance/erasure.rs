@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::state::State;
@@ -11,8 +12,8 @@ use posthaste_core::state::State;
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
-    Acceptance, Accepted, DeadLetterFilter, Erase, Erasure, FirstAnswer, HistoryFilter, Idempotency, JobCursor,
-    JobQuery, KeyHash, ListOrder, Name, NewReplay, ReplayWhat, Whom,
+    Acceptance, Accepted, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, FirstAnswer, HistoryFilter,
+    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, ReplayWhat, Whom,
 };
 use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
 use crate::{Store, StoreError};
@@ -229,8 +230,41 @@ pub(super) async fn a_key_whose_answer_was_erased_is_new_again<S: Store>(case: &
     }
 }
 
+pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) {
+    let once = Idempotency {
+        tenant: TENANT,
+        key: KeyHash([5; 16]),
+        digest: [5; 32],
+        answer: FirstAnswer { status: 201, body: Bytes::from_static(b"with a secret") },
+        at: NOW,
+    };
+    let theirs = Endpoint { subject: Some(ANN.to_owned()), uid: Some("phone".to_owned()), ..endpoint(1) };
+    let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone())).await;
+    case.same("it is put", case.done("put", put), EndpointPut::Done);
+    let bob = Endpoint { subject: Some("bob".to_owned()), ..endpoint(2) };
+    case.put_endpoint(bob.clone()).await;
+    case.put_endpoint(endpoint(3)).await;
+    // Read before as well: nothing kept in memory may outlive them.
+    case.done("endpoints", case.store.endpoints(TENANT).await);
+    let waits = case.accept_one(Draft::to(1)).await;
+    let erasure = case.erase_subject(ANN).await;
+    case.same("at once", case.done("endpoint", case.store.endpoint(theirs.id).await), None);
+    let named = case.store.endpoint_named(TENANT, "phone".to_owned()).await;
+    case.same("also by its uid", case.done("by uid", named), None);
+    let left = case.done("endpoints", case.store.endpoints(TENANT).await);
+    case.same("the others stay", left, vec![Arc::new(bob), Arc::new(endpoint(3))]);
+    case.finish(erasure, &[]).await;
+    case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1)]).await).len(), 0);
+    case.check(case.body(waits.message).await.is_some(), "a message that is not about them stays");
+    let again = Endpoint { id: EndpointId::from_raw(4), ..theirs };
+    let put = case.store.put_endpoint(case.session(), again, Some(once)).await;
+    case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
+}
+
 pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
+    case.put_endpoint(endpoint(5)).await;
+    case.cut(Scope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
     let other = crate::row::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) };
     case.put_endpoint(other.clone()).await;
     let policy = Document {
@@ -274,7 +308,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     }
     case.same("no letters", case.letters_of(TENANT).await, 0);
     case.same("no jobs", case.done("jobs", case.store.jobs(JobQuery::Of(TENANT), None, MANY).await), vec![]);
-    case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1)]).await).len(), 0);
+    case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1), lane_id(5)]).await).len(), 0);
     case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
     case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
     case.check(case.body(new.message).await.is_some(), "what came after is new");

@@ -16,8 +16,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Acceptance, Accepted, Attempt, CollapseKey, Endpoint, EndpointStatus, Message, NewDelivery, Page, Query, Row,
-    Session, Settled, Settlement, Shown, Start, Token,
+    Accepted, Attempt, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
+    NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start, Token,
 };
 use crate::{Store, StoreError};
 
@@ -89,13 +89,31 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
         tenant: TenantId::from_raw(9),
         at: NOW,
         url: format!("https://example.com/{n}"),
-        secrets: vec!["whsec_new".to_owned(), "whsec_old".to_owned()],
+        version: 0,
+        uid: Some(format!("endpoint-{n}")),
+        subject: None,
+        description: Some("where é goes".to_owned()),
+        tags: vec!["beta".to_owned(), "eu".to_owned()],
+        headers: vec![("x-team".to_owned(), "a".to_owned())],
+        secrets: vec![
+            SigningSecret::lasting("whsec_new"),
+            SigningSecret { text: "whsec_old".to_owned(), until: Some(after(1_000)) },
+        ],
         event_types: vec!["invoice.*".to_owned(), "é 漢".to_owned()],
         policy: "backend".to_owned(),
         ttl: Some(Duration::from_secs(60)),
+        timeout: Some(Duration::from_millis(2_500)),
+        rate: Some(EndpointRate { milli: 6_500, burst: 10 }),
         order: Order::Fifo,
         on_dead: OnDead::Skip,
         max_in_flight: 10,
+        time_zone: Some("Europe/Berlin".to_owned()),
+        tls: EndpointTls {
+            ca: Some("some authority".to_owned()),
+            client_cert: Some("some certificate".to_owned()),
+            client_key: Some("its key".to_owned()),
+        },
+        status_overrides: vec![("404".to_owned(), "retry".to_owned()), ("4xx".to_owned(), "dead".to_owned())],
         status: EndpointStatus::Active,
     }
 }
@@ -242,7 +260,7 @@ impl<S: Store> Case<S> {
 
     pub(super) async fn put_endpoint(&self, endpoint: Endpoint) {
         let put = self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None).await);
-        self.same("it is put", put, Acceptance::Fresh);
+        self.same("it is put", put, EndpointPut::Done);
     }
 
     /// Begins the next session.

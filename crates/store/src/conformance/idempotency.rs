@@ -8,7 +8,7 @@ use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::fixture::{Case, Draft, NOW, after, endpoint};
-use crate::row::{Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message};
+use crate::row::{Acceptance, Accepted, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
 use crate::{Store, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
@@ -170,9 +170,9 @@ pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Case
         let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once)).await;
         (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
     };
-    case.same("the first", put(1, call(1, NOW, "first")).await, (Acceptance::Fresh, true));
-    case.same("again", put(2, call(1, NOW, "again")).await, (replayed("first"), false));
+    case.same("the first", put(1, call(1, NOW, "first")).await, (EndpointPut::Done, true));
+    case.same("again", put(2, call(1, NOW, "again")).await, (replayed("first").into(), false));
     let other = Idempotency { digest: [2; 32], ..call(1, NOW, "other") };
-    case.same("another", put(3, other).await, (Acceptance::KeyReused, false));
+    case.same("another", put(3, other).await, (EndpointPut::KeyReused, false));
     case.same("a message under that key", case.call(call(1, NOW, "message")).await, replayed("first"));
 }

@@ -2,18 +2,19 @@
 //! that finds nothing of it under way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
-use super::journal::marks;
+use super::journal::subject_mark;
 use crate::StoreError;
 use crate::journal::{Entry, ErasedWhom};
-use crate::row::{Erase, Erasure, ErasureStep, Message, Session, Whom};
+use crate::row::{Endpoint, Erase, Erasure, ErasureStep, Message, Session, Whom};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -54,7 +55,12 @@ impl Memory {
                 }
         };
         let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
-        let mark = erased.first().and_then(|message| marks(message).subject);
+        let mark = match &erase.whom {
+            Whom::Subject(subject) if self.knows_subject(erase.tenant, subject) => {
+                Some(subject_mark(erase.tenant, subject))
+            }
+            _ => None,
+        };
         let whom = match erase.whom {
             Whom::Subject(_) => ErasedWhom::Subject(mark),
             Whom::Tenant => ErasedWhom::Tenant,
@@ -75,16 +81,32 @@ impl Memory {
             self.messages.remove(id);
             self.erasures.messages.insert(*id, erase.at);
         }
-        self.forget_keys_of(&messages, erase.tenant, erasure.is_tenant);
-        let lanes = if erasure.is_tenant { self.remove_endpoints(erase) } else { Vec::new() };
+        let lanes = self.remove_endpoints(erase);
+        let keys = messages.iter().map(|id| id.0).chain(lanes.iter().map(|lane| lane.0)).collect();
+        self.forget_keys_of(&keys, erase.tenant, erasure.is_tenant);
         self.erasures.all.insert(erasure.number, Erasing { erasure, lanes, messages });
         Ok(erasure)
     }
 
+    /// Whether anything is there of a subject.
+    fn knows_subject(&self, tenant: TenantId, subject: &str) -> bool {
+        let of_messages = self.messages.values().map(|message| (message.tenant, message.subject.as_deref()));
+        let of_endpoints = self.endpoints.values().map(|endpoint| (endpoint.tenant, endpoint.subject.as_deref()));
+        of_messages.chain(of_endpoints).any(|of| of == (tenant, Some(subject)))
+    }
+
     fn remove_endpoints(&mut self, erase: &Erase) -> Vec<LaneId> {
-        self.documents.retain(|_, document| document.tenant != erase.tenant);
-        let theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == erase.tenant);
-        let ids: Vec<EndpointId> = theirs.map(|endpoint| endpoint.id).collect();
+        let is_theirs = |endpoint: &&Arc<Endpoint>| {
+            endpoint.tenant == erase.tenant
+                && match &erase.whom {
+                    Whom::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
+                    Whom::Tenant => true,
+                }
+        };
+        if erase.whom == Whom::Tenant {
+            self.documents.retain(|_, document| document.tenant != erase.tenant);
+        }
+        let ids: Vec<EndpointId> = self.endpoints.values().filter(is_theirs).map(|endpoint| endpoint.id).collect();
         ids.iter().for_each(|id| _ = self.endpoints.remove(id));
         let lanes: Vec<LaneId> = ids.into_iter().map(LaneId::from).collect();
         lanes.iter().for_each(|lane| _ = self.lanes.remove(lane));

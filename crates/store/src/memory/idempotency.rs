@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::id::{MessageId, TenantId};
+use posthaste_core::id::{Key, TenantId};
 
 use super::Memory;
 use crate::row::idempotency::{Acceptance, Day, Idempotency, KeyHash};
 
-/// Calls by the day they were made on, whose they were and their key, with the message that was made.
-pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<MessageId>)>;
+/// Calls by the day they were made on, whose they were and their key, with what was made.
+pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<Key>)>;
 
 impl Memory {
-    /// Whether a call is new. One that is, is known from here on, for the message it makes if it makes one.
-    pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<MessageId>) -> Acceptance {
+    /// Whether a call is new. One that is, is known from here on, for what it makes.
+    pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<Key>) -> Acceptance {
         let before = self.known(call.as_ref());
         before.unwrap_or_else(|| {
             self.remember_call(call, makes);
@@ -28,15 +28,15 @@ impl Memory {
         known.filter_map(|(known, _)| call.after(known)).next()
     }
 
-    /// Makes a call known, for the message it makes if it makes one.
-    pub(super) fn remember_call(&mut self, call: Option<Idempotency>, makes: Option<MessageId>) {
+    /// Makes a call known, for what it makes.
+    pub(super) fn remember_call(&mut self, call: Option<Idempotency>, makes: Option<Key>) {
         self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), (call, makes))));
     }
 
-    /// Forgets the keys of messages that were erased, or all of a tenant's.
-    pub(super) fn forget_keys_of(&mut self, messages: &BTreeSet<MessageId>, tenant: TenantId, all: bool) {
-        self.keys.retain(|(_, of, _), (_, made)| {
-            let is_theirs = all && *of == tenant || made.is_some_and(|made| messages.contains(&made));
+    /// Forgets the keys of messages and endpoints that were erased, or all of a tenant's.
+    pub(super) fn forget_keys_of(&mut self, made: &BTreeSet<Key>, tenant: TenantId, all: bool) {
+        self.keys.retain(|(_, of, _), (_, of_call)| {
+            let is_theirs = all && *of == tenant || of_call.is_some_and(|it| made.contains(&it));
             !is_theirs
         });
     }

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
-    Arrival, Chunk, Chunked, Endpoint, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, Message,
-    NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
+    Arrival, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, Message, NewReplay,
+    ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -239,16 +239,6 @@ impl Memory {
     /// See [`crate::Jobs::replay_of`].
     pub fn replay_of(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
         (self.jobs.before.get(&id).copied(), self.jobs.lives.get(&id).copied())
-    }
-
-    /// See [`crate::Directory::endpoints_after`].
-    pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: u32) -> Vec<Arc<Endpoint>> {
-        self.endpoints
-            .values()
-            .filter(|endpoint| endpoint.tenant == tenant && after.is_none_or(|after| endpoint.id > after))
-            .take(limit as usize)
-            .cloned()
-            .collect()
     }
 
     /// See [`crate::Archive::deliveries`].

@@ -1,5 +1,6 @@
 //! The journal in memory: what each call did, made into linked rows when somebody reads it.
 
+use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::sha256;
 
@@ -15,13 +16,17 @@ pub(super) fn lookup_key() -> LookupKey {
 
 /// The marks of a message.
 pub(super) fn marks(message: &Message) -> Marks {
-    let lookup = lookup_key();
-    let hide = |of, name: &str| Hidden::new(&lookup, of, message.tenant, name);
+    let hide = |id: &str| Hidden::new(&lookup_key(), "correlation", message.tenant, id);
     Marks {
         payload: sha256(&[&message.body]),
-        subject: message.subject.as_deref().map(|subject| hide("subject", subject)),
-        correlation: message.correlation_id.as_deref().map(|id| hide("correlation", id)),
+        subject: message.subject.as_deref().map(|subject| subject_mark(message.tenant, subject)),
+        correlation: message.correlation_id.as_deref().map(hide),
     }
+}
+
+/// What a subject is called in the journal.
+pub(super) fn subject_mark(tenant: TenantId, subject: &str) -> Hidden {
+    Hidden::new(&lookup_key(), "subject", tenant, subject)
 }
 
 impl Memory {

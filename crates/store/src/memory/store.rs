@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 
 use crate::row::{
     Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document, DocumentKind,
-    Endpoint, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage, Page, Pause,
-    PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage,
+    Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally,
+    Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
@@ -120,7 +121,7 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-    ) -> Result<Acceptance, StoreError> {
+    ) -> Result<EndpointPut, StoreError> {
         self.lock().put_endpoint(session, endpoint, once)
     }
 
@@ -128,10 +129,12 @@ impl Directory for MemoryStore {
         Ok(self.lock().endpoints.get(&id).cloned())
     }
 
+    async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
+        Ok(self.lock().endpoint_named(tenant, &uid))
+    }
+
     async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let memory = self.lock();
-        let first = ENDPOINTS_LISTED_MAX + 1;
-        Ok(memory.endpoints.values().filter(|endpoint| endpoint.tenant == tenant).take(first).cloned().collect())
+        Ok(self.lock().endpoints_after(tenant, None, ENDPOINTS_LISTED_MAX + 1))
     }
 
     async fn endpoints_after(
@@ -140,7 +143,7 @@ impl Directory for MemoryStore {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        Ok(self.lock().endpoints_after(tenant, after, limit))
+        Ok(self.lock().endpoints_after(tenant, after, limit as usize))
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
-            Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.acceptance), Err)),
+            Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.put), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
             Request::Spread { chunk, chunked, room, reply, .. } => {
                 let stays = match (&refusal, chunked) {

@@ -1,6 +1,5 @@
 //! Cuts in force: one row each, however many deliveries they end.
 
-use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::time::Timestamp;
@@ -9,10 +8,11 @@ use rusqlite::{Connection, Row};
 use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
 use super::{endpoint, failed, job};
 use crate::StoreError;
+use crate::row::EndpointStatus;
 
 /// Puts a cut in force, merged with the one of the same scope if there is one. Says which endpoint
-/// of whom it ended, if it did.
-pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, TenantId)>, StoreError> {
+/// of whom it turned, and into what, if it did.
+pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, TenantId, EndpointStatus)>, StoreError> {
     let doing = failed("put a cut in force");
     match find(conn, cut.scope)? {
         Some(mut found) => {
@@ -24,10 +24,9 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, Te
     if let Scope::Message(message) = cut.scope {
         job::end_fan_out(conn, message)?;
     }
-    match (cut.scope, cut.cause) {
-        (Scope::Lane(lane), Cause::EndpointGone) => endpoint::end(conn, lane.endpoint()).map_err(&doing),
-        _ => Ok(None),
-    }
+    let (Scope::Lane(lane), Some(status)) = (cut.scope, EndpointStatus::after_cut(cut.cause)) else { return Ok(None) };
+    let turned = endpoint::turn(conn, lane.endpoint(), status).map_err(&doing)?;
+    Ok(turned.map(|(endpoint, tenant)| (endpoint, tenant, status)))
 }
 
 /// The row of a cut. What it spared is added to what is spared already.

@@ -10,6 +10,7 @@ use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{
@@ -17,10 +18,10 @@ use super::column::{
     stored_order, stored_status,
 };
 use super::request::{PutEndpoint, Request};
-use super::sealed::{self, EndpointSettings};
+use super::sealed;
 use super::vault::Vault;
 use super::{Sqlite, failed};
-use crate::row::{Acceptance, Endpoint, EndpointStatus, Idempotency, Session};
+use crate::row::{Acceptance, Endpoint, EndpointPut, EndpointStatus, Idempotency, Session};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
 /// Endpoints kept in memory, at about 1 KiB each; beyond it all are forgotten and read again.
@@ -32,21 +33,31 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-    ) -> Result<Acceptance, StoreError> {
+    ) -> Result<EndpointPut, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let (tenant, keyed) = (endpoint.tenant, once.as_ref().map(|call| (call.tenant, call.key)));
-        let own = self.readers.read(move |conn| vault.find_or_make(conn, tenant, None)).await?;
+        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
+        let (endpoint, key) = self
+            .readers
+            .read(move |conn| sealed::endpoint::key_for(conn, &vault, &endpoint).map(|key| (endpoint, key)))
+            .await?;
         let vault = &self.shared.vault;
         let mut once = once;
         if let Some(call) = &mut once {
-            vault.seal_answer(call, &own);
+            // Under the endpoint's own key: the answer says what it is.
+            vault.seal_answer(call, &key);
         }
-        let sealed = sealed::seal_endpoint(&endpoint, &own);
-        let keys = vault.unwritten(tenant, own.id());
-        let put = Box::new(PutEndpoint { endpoint, sealed, keys, once, acceptance: Acceptance::Fresh });
-        let acceptance = self.writer.ask(|reply| Request::PutEndpoint { session, put, reply }).await?;
-        let opened = self.open_answers(vec![acceptance], keyed.map(Some).into_iter().collect()).await?;
-        opened.into_iter().next().ok_or(StoreError::Stopped)
+        let put = PutEndpoint {
+            sealed: sealed::endpoint::seal(&endpoint, &key),
+            uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
+            keys: vault.unwritten(endpoint.tenant, key.id()),
+            endpoint,
+            once,
+            put: EndpointPut::Done,
+        };
+        let put = self.writer.ask(|reply| Request::PutEndpoint { session, put: Box::new(put), reply }).await?;
+        let EndpointPut::Replayed(answer) = put else { return Ok(put) };
+        let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
+        Ok(opened.into_iter().next().ok_or(StoreError::Stopped)?.into())
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
@@ -57,6 +68,21 @@ impl Directory for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = self.readers.read(move |conn| read(conn, &vault, &[id])).await?;
         Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+    }
+
+    async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| {
+            let hidden = sealed::endpoint::hide_uid(vault.lookups(), tenant, &uid);
+            let found: Option<(i64, Vec<u8>)> = conn
+                .prepare_cached(BY_UID)
+                .and_then(|mut sql| sql.query_row([hidden], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+                .map_err(failed("look for an endpoint by its uid"))?;
+            let Some((id, sealed)) = found else { return Ok(None) };
+            // Of somebody who was erased: nobody finds it any more.
+            Ok(if vault.is_there(conn, &sealed)? { Some(EndpointId(stored_key(id)?)) } else { None })
+        };
+        self.readers.read(read).await
     }
 
     async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
@@ -82,36 +108,80 @@ impl Directory for Sqlite {
     }
 }
 
-/// Makes or changes an endpoint; says whose it was before.
-pub(super) fn put(conn: &Connection, endpoint: &Endpoint, sealed: &[u8]) -> rusqlite::Result<Option<TenantId>> {
-    let id = key(endpoint.id.0);
-    let before: Option<i64> = conn
-        .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")?
-        .query_row([id], |row| row.get(0))
-        .optional()?;
+/// What there is of an endpoint before it is changed.
+pub(super) struct Before {
+    pub(super) tenant: TenantId,
+    version: u32,
+    is_deleted: bool,
+}
+
+pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Option<Before>> {
+    conn.prepare_cached("SELECT tenant, version, status FROM endpoint WHERE id = ?1")?
+        .query_row([key(id.0)], |row| {
+            let tenant = TenantId::from_raw(row.get::<_, i64>(0)?.unsigned_abs());
+            let is_deleted = row.get::<_, u8>(2)? == status_number(EndpointStatus::Deleted);
+            Ok(Before { tenant, version: row.get(1)?, is_deleted })
+        })
+        .optional()
+}
+
+/// Whether this is the next version of what is there, and nobody else has its uid.
+pub(super) fn may_put(
+    conn: &Connection,
+    endpoint: &Endpoint,
+    before: Option<&Before>,
+    uid: Option<&Digest>,
+) -> rusqlite::Result<EndpointPut> {
+    let next = before.map_or(0, |before| before.version + 1);
+    if endpoint.version != next || before.is_some_and(|before| before.is_deleted) {
+        return Ok(EndpointPut::Stale);
+    }
+    let Some(uid) = uid else { return Ok(EndpointPut::Done) };
+    let holder: Option<i64> =
+        conn.prepare_cached("SELECT id FROM endpoint WHERE uid = ?1")?.query_row([uid], |row| row.get(0)).optional()?;
+    let is_taken = holder.is_some_and(|holder| holder != key(endpoint.id.0));
+    Ok(if is_taken { EndpointPut::UidTaken } else { EndpointPut::Done })
+}
+
+/// Makes or changes an endpoint.
+pub(super) fn put(conn: &Connection, endpoint: &Endpoint, uid: Option<&Digest>, sealed: &[u8]) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO endpoint (id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        "INSERT OR REPLACE INTO endpoint
+           (id, tenant, at_ms, version, uid, sealed, ttl_us, send_order, on_dead, max_in_flight, status)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )?
     .execute((
-        id,
+        key(endpoint.id.0),
         key(endpoint.tenant.0),
         endpoint.at.as_millis(),
+        endpoint.version,
+        uid,
         sealed,
         endpoint.ttl.map(micros),
         order_number(endpoint.order),
         on_dead_number(endpoint.on_dead),
         endpoint.max_in_flight,
         status_number(endpoint.status),
-    ))?;
-    Ok(before.and_then(|tenant| u64::try_from(tenant).ok()).map(TenantId::from_raw))
+    ))
+    .map(drop)
 }
 
-/// Marks an endpoint as gone; says which of whom, if there is one.
-pub(super) fn end(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
+/// Gives an endpoint another status, unless it is deleted; says whose it is. One that is deleted keeps nothing
+/// that anybody chose.
+pub(super) fn turn(
+    conn: &Connection,
+    endpoint: EndpointId,
+    status: EndpointStatus,
+) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
+    let keeps = match status {
+        EndpointStatus::Deleted => ", uid = NULL, sealed = x''",
+        _ => "",
+    };
     let tenant: Option<i64> = conn
-        .prepare_cached("UPDATE endpoint SET status = ?2 WHERE id = ?1 RETURNING tenant")?
-        .query_row((key(endpoint.0), status_number(EndpointStatus::Gone)), |row| row.get(0))
+        .prepare_cached(&format!(
+            "UPDATE endpoint SET status = ?2, version = version + 1{keeps} WHERE id = ?1 AND status <> 3 RETURNING tenant"
+        ))?
+        .query_row((key(endpoint.0), status_number(status)), |row| row.get(0))
         .optional()?;
     Ok(tenant.and_then(|tenant| u64::try_from(tenant).ok()).map(|tenant| (endpoint, TenantId::from_raw(tenant))))
 }
@@ -125,7 +195,8 @@ pub(super) fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Resu
     Ok(found)
 }
 
-const OF_TENANT: &str = "tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
+const BY_UID: &str = "SELECT id, sealed FROM endpoint WHERE uid = ?1";
 
 /// A tenant's endpoints, by id, from behind one.
 pub(super) fn read_tenant(
@@ -148,7 +219,7 @@ fn select(
     let doing = failed("read endpoints");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status
+            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version
              FROM endpoint WHERE {which}"
         ))
         .map_err(&doing)?;
@@ -162,24 +233,22 @@ fn select(
 
 /// One as it was read; none when the key it was sealed under is destroyed.
 fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Endpoint>, StoreError> {
-    let sealed: Vec<u8> = get(row, 3)?;
-    let Some(key) = vault.by_id(conn, sealed::key_of(&sealed)?)? else { return Ok(None) };
     let (id, tenant) = (EndpointId(stored_key(get(row, 0)?)?), TenantId(stored_key(get(row, 1)?)?));
-    let EndpointSettings { url, policy, secrets, event_types } = sealed::open_endpoint(tenant, id, &key, &sealed)?;
-    Ok(Some(Endpoint {
-        id,
-        tenant,
-        at: Timestamp::from_millis(get(row, 2)?),
-        url,
-        secrets,
-        event_types,
-        policy,
+    let in_the_open = Endpoint {
+        version: get(row, 9)?,
         ttl: get::<Option<i64>>(row, 4)?.map(stored_micros),
         order: stored_order(get(row, 5)?)?,
         on_dead: stored_on_dead(get(row, 6)?)?,
         max_in_flight: get(row, 7)?,
         status: stored_status(get(row, 8)?)?,
-    }))
+        ..Endpoint::new(id, tenant, Timestamp::from_millis(get(row, 2)?), "")
+    };
+    if in_the_open.status == EndpointStatus::Deleted {
+        return Ok(Some(in_the_open.tombstone()));
+    }
+    let sealed: Vec<u8> = get(row, 3)?;
+    let Some(key) = vault.by_id(conn, sealed::key_of(&sealed)?)? else { return Ok(None) };
+    sealed::endpoint::open(&in_the_open, &key, &sealed).map(Some)
 }
 
 /// An endpoint in memory, with what the dispatch loop needs of it.
@@ -263,7 +332,7 @@ impl Kept {
         list
     }
 
-    /// Forgets a tenant that was erased.
+    /// Forgets a tenant's: it, or somebody it knows, was erased.
     pub(super) fn forget_tenant(&self, tenant: TenantId) {
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
         maps.changes.0 += 1;
@@ -312,8 +381,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_s_endpoints_are_walked_by_their_index() {
+    fn endpoints_are_found_by_their_indexes() {
         let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {OF_TENANT}"));
         assert_eq!(plan, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)");
+        assert_eq!(crate::sqlite::page::plan(BY_UID), "SEARCH endpoint USING INDEX endpoint_uid (uid=?)");
     }
 }

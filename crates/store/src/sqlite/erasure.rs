@@ -70,9 +70,9 @@ impl Phase {
         Self::Done,
     ];
 
-    /// The one behind it. A subject has no endpoints of its own, and its names lead to all its messages.
+    /// The one behind it. A subject has no keys but its own, and its names lead to all its messages.
     fn next(self, is_tenant: bool) -> Self {
-        let of_tenants = [Self::Keys, Self::Endpoints, Self::Jobs, Self::Kept];
+        let of_tenants = [Self::Keys, Self::Jobs, Self::Kept];
         let behind = Self::ALL.into_iter().find(|next| *next > self && (is_tenant || !of_tenants.contains(next)));
         behind.unwrap_or(Self::Done)
     }
@@ -101,9 +101,7 @@ impl Erasures for Sqlite {
             begin(conn, &vault, (erase.tenant, subject.as_ref()), erase.at, entries)
         };
         let open = self.noted_work(session, 1, begin).await?;
-        if open.erasure.is_tenant {
-            self.shared.kept.forget_tenant(open.erasure.tenant);
-        }
+        self.shared.kept.forget_tenant(open.erasure.tenant);
         self.list(&open).await?;
         self.turn(session, open).await?;
         self.sign(session, 1, open.erasure.at).await?;

@@ -22,7 +22,7 @@ use super::vault::Vault;
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Acceptance, EndpointStatus, Session, Start};
+use crate::row::{EndpointPut, Session, Start};
 
 /// What runs a group of requests in one transaction.
 pub(super) struct Group<'c> {
@@ -194,8 +194,8 @@ impl<'c> Group<'c> {
 
     fn cut(&mut self, cut: &Cut, ended: &mut Option<u64>) -> Result<(), StoreError> {
         self.journal.entries.push(&Entry::cut(cut));
-        if let Some((endpoint, tenant)) = cut::put(self.conn, cut)? {
-            self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone });
+        if let Some((endpoint, tenant, status)) = cut::put(self.conn, cut)? {
+            self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status });
             self.changed.push((endpoint, tenant));
         }
         // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
@@ -206,22 +206,29 @@ impl<'c> Group<'c> {
     }
 
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
-        let PutEndpoint { endpoint, sealed, keys, once, acceptance } = put;
+        let PutEndpoint { endpoint, sealed, uid, keys, once, put } = put;
         let doing = failed("put an endpoint");
+        if let Some(before) = idempotency::known(self.conn, &self.vault, once.as_ref())? {
+            *put = before.into();
+            return Ok(());
+        }
+        let before = endpoint::before(self.conn, endpoint.id).map_err(&doing)?;
+        *put = endpoint::may_put(self.conn, endpoint, before.as_ref(), uid.as_ref()).map_err(&doing)?;
+        if *put != EndpointPut::Done {
+            return Ok(());
+        }
         if self.vault.is_destroyed(endpoint.tenant, sealed::key_of(sealed)?) {
-            // Its tenant was erased since: it is the first of what the tenant has from now on.
-            let own = self.vault.find_or_make(self.conn, endpoint.tenant, None)?;
-            *sealed = sealed::seal_endpoint(endpoint, &own);
-            *keys = self.vault.unwritten(endpoint.tenant, own.id());
+            // Its tenant or its subject was erased since: it is the first of what they have from now on.
+            let key = sealed::endpoint::key_for(self.conn, &self.vault, endpoint)?;
+            *sealed = sealed::endpoint::seal(endpoint, &key);
+            *keys = self.vault.unwritten(endpoint.tenant, key.id());
         }
         self.accept.put_keys(keys).map_err(&doing)?;
-        *acceptance = idempotency::once(self.conn, &self.vault, once.as_ref())?;
-        if *acceptance == Acceptance::Fresh {
-            self.journal.entries.push(&Entry::endpoint(endpoint));
-            let before = endpoint::put(self.conn, endpoint, sealed).map_err(&doing)?;
-            self.changed.extend(before.map(|tenant| (endpoint.id, tenant)));
-            self.changed.push((endpoint.id, endpoint.tenant));
-        }
+        idempotency::remember(self.conn, once.as_ref()).map_err(&doing)?;
+        self.journal.entries.push(&Entry::endpoint(endpoint));
+        endpoint::put(self.conn, endpoint, uid.as_ref(), sealed).map_err(&doing)?;
+        self.changed.extend(before.map(|before| (endpoint.id, before.tenant)));
+        self.changed.push((endpoint.id, endpoint.tenant));
         Ok(())
     }
 

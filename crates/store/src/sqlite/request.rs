@@ -3,6 +3,7 @@
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::SoftBreaker;
+use posthaste_crypto::digest::Digest;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
@@ -15,7 +16,8 @@ use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Acceptance, Accepted, Chunk, Chunked, Endpoint, Idempotency, Pause, PauseScope, Session, Settled, Settlement, Start,
+    Acceptance, Accepted, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled,
+    Settlement, Start,
 };
 
 /// Answers one caller.
@@ -58,7 +60,7 @@ pub(super) enum Request {
     PutEndpoint {
         session: Session,
         put: Box<PutEndpoint>,
-        reply: Reply<Acceptance>,
+        reply: Reply<EndpointPut>,
     },
     Change {
         session: Session,
@@ -108,9 +110,11 @@ pub(super) struct PutEndpoint {
     pub(super) endpoint: Endpoint,
     /// What of it is written under seal, and the keys that go along.
     pub(super) sealed: Vec<u8>,
+    /// What its uid is looked up by.
+    pub(super) uid: Option<Digest>,
     pub(super) keys: Vec<NewKey>,
     pub(super) once: Option<Idempotency>,
-    pub(super) acceptance: Acceptance,
+    pub(super) put: EndpointPut,
 }
 
 impl Change {

@@ -4,12 +4,14 @@
 //! What stays in the open are numbers: ids, times, sizes, states, and which values are equal where a list
 //! is filtered by them.
 
+pub(super) mod endpoint;
+
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
-use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::KeyId;
 use posthaste_crypto::row_mac::RowMac;
@@ -25,7 +27,7 @@ use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Entry, Hidden, Marks};
 use crate::number;
-use crate::row::{Accepted, Document, DocumentKind, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, Name};
+use crate::row::{Accepted, Document, DocumentKind, FirstAnswer, Idempotency, KeyHash, Message, Name};
 
 /// A message as it is written.
 pub(super) struct SealedMessage {
@@ -313,45 +315,6 @@ fn answer_spot(tenant: TenantId, key: KeyHash) -> Spot {
     let mut hash = [0; 32];
     hash[..16].copy_from_slice(&key.0);
     Spot::new(Whose::Tenant(tenant.raw()), Field::IdempotencyAnswer, Object::Hashed(hash))
-}
-
-/// What of an endpoint is under seal.
-pub(super) fn seal_endpoint(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
-    let mut plain = Vec::new();
-    pack::bytes(&mut plain, endpoint.url.as_bytes());
-    pack::bytes(&mut plain, endpoint.policy.as_bytes());
-    for list in [&endpoint.secrets, &endpoint.event_types] {
-        pack::number(&mut plain, list.len() as u64);
-        list.iter().for_each(|text| pack::bytes(&mut plain, text.as_bytes()));
-    }
-    let sealed = key.seal(&spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0), &plain);
-    plain.zeroize();
-    sealed
-}
-
-/// What was under seal of an endpoint.
-pub(super) struct EndpointSettings {
-    pub(super) url: String,
-    pub(super) policy: String,
-    pub(super) secrets: Vec<String>,
-    pub(super) event_types: Vec<String>,
-}
-
-pub(super) fn open_endpoint(
-    tenant: TenantId,
-    id: EndpointId,
-    key: &SealingKey,
-    sealed: &[u8],
-) -> Result<EndpointSettings, StoreError> {
-    let plain = Zeroizing::new(opened(key, &spot(tenant, Field::EndpointSettings, id.0), sealed, "an endpoint")?);
-    let mut rest = Unpack(&plain);
-    let url = text(rest.bytes()?.to_vec())?;
-    let policy = text(rest.bytes()?.to_vec())?;
-    let mut list = || -> Result<Vec<String>, StoreError> {
-        let count = rest.number()?;
-        (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
-    };
-    Ok(EndpointSettings { url, policy, secrets: list()?, event_types: list()? })
 }
 
 /// What of a document is under seal: what it is, what it is called and what it says.

@@ -18,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, Attempt, Directory, Endpoint, Message, NewDelivery, Outbox, Pause, PauseScope, Query, Session,
-    Settled, Settlement, StoreError,
+    Settled, Settlement, SigningSecret, StoreError,
 };
 
 use super::new_folder;
@@ -278,7 +278,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
 
 fn endpoint(n: u64) -> Endpoint {
     Endpoint {
-        secrets: vec!["whsec_a".to_owned()],
+        secrets: vec![SigningSecret::lasting("whsec_a")],
         max_in_flight: 10,
         ..Endpoint::new(EndpointId::from_raw(n), TenantId::from_raw(9), NOW, "https://example.com/")
     }

@@ -27,7 +27,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Directory, Endpoint, Erasures, FirstAnswer,
     Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep, Session,
-    Settlement, StoreError, Whom,
+    Settlement, SigningSecret, StoreError, Whom,
 };
 use rusqlite::{Connection, OpenFlags};
 use tokio::task::JoinSet;
@@ -154,7 +154,7 @@ impl World {
                 *id = EndpointId(Key::new(session.writer, next));
                 next += 1;
                 let endpoint = Endpoint {
-                    secrets: vec![secret.reveal().to_string()],
+                    secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
                     ..Endpoint::new(*id, tenant, SystemClock::new().now(), url.clone())
                 };
                 _ = store.put_endpoint(session, endpoint, None).await?;
@@ -172,8 +172,10 @@ impl World {
         let now = SystemClock::new().now();
         let then = Timestamp::from_millis(now.as_millis() - 10 * 24 * 60 * 60 * 1_000);
         for person in &mut self.people.0 {
-            let id = MessageId(Key::new(session.writer, next));
-            next += 2;
+            let device = EndpointId(Key::new(session.writer, next));
+            _ = store.put_endpoint(session, own_device(person, device, then), None).await?;
+            let id = MessageId(Key::new(session.writer, next + 1));
+            next += 3;
             let message = Message {
                 event_type: Some(format!("kept.{}", person.canary)),
                 subject: Some(person.name.clone()),
@@ -252,9 +254,9 @@ impl World {
             let mut sql = conn.prepare(sql).map_err(cannot)?;
             sql.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).and_then(Iterator::collect).map_err(cannot)
         };
-        for (_, answer) in column("SELECT 0, answer FROM idempotency")? {
-            let key = seal::key_of(&answer).map_err(|error| CannotRun(error.to_string()))?;
-            values.extend(keys.contains(&key.0).then_some(answer));
+        for (_, sealed) in column("SELECT 0, answer FROM idempotency UNION ALL SELECT 0, sealed FROM endpoint")? {
+            let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
+            values.extend(keys.contains(&key.0).then_some(sealed));
         }
         let wrapped = column("SELECT id, wrapped FROM data_key WHERE wrapped IS NOT NULL AND subject <> x''")?;
         values.extend(wrapped.into_iter().filter(|(id, _)| keys.contains(id)).map(|(_, wrapped)| wrapped));
@@ -317,6 +319,17 @@ impl World {
 
     fn others(&self) -> Vec<Person> {
         self.people.0.iter().filter(|person| !person.is_erased).cloned().collect()
+    }
+}
+
+/// An endpoint that is somebody's, and wants nothing that is sent here.
+fn own_device(person: &Person, id: EndpointId, at: Timestamp) -> Endpoint {
+    Endpoint {
+        uid: Some(format!("device of {}", person.canary)),
+        subject: Some(person.name.clone()),
+        description: Some(format!("belongs to {}", person.canary)),
+        event_types: vec!["nothing".to_owned()],
+        ..Endpoint::new(id, person.tenant, at, format!("https://example.com/{}", person.canary))
     }
 }
 

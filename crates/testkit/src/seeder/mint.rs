@@ -13,7 +13,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Accepted, Attempt, Chunk, Endpoint, FanOut, JobCursor, Message, NewDelivery, Session, Settlement, Spread,
+    Accepted, Attempt, Chunk, Endpoint, FanOut, JobCursor, Message, NewDelivery, Session, Settlement, SigningSecret,
+    Spread,
 };
 
 /// A small event's body.
@@ -53,7 +54,7 @@ impl Target {
     /// The endpoint.
     pub fn endpoint(self) -> Endpoint {
         Endpoint {
-            secrets: vec!["whsec_some".to_owned()],
+            secrets: vec![SigningSecret::lasting("whsec_some")],
             policy: "backend".to_owned(),
             ..Endpoint::new(self.id(), self.tenant(), THEN, format!("https://{}.example.com/", self.0))
         }

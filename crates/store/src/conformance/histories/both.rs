@@ -195,6 +195,8 @@ impl Both {
     }
 
     async fn put_endpoint(&self, endpoint: Endpoint, call: Option<Call>) {
+        let before = self.memory.endpoint(endpoint.id).await.expect("memory reads");
+        let endpoint = Endpoint { version: before.map_or(0, |before| before.version + 1), ..endpoint };
         let once = call.map(idempotency);
         _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone()));
     }

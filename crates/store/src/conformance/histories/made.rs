@@ -13,6 +13,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::step::{Call, Draft, End, Outcome, at};
+use crate::row::SigningSecret;
 use crate::{
     Attempt, CollapseKey, DeadLetterFilter, Endpoint, FirstAnswer, Idempotency, KeyHash, NewDelivery, PauseScope,
     Session, Settlement,
@@ -107,7 +108,7 @@ pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {
 
 pub(super) fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
     Endpoint {
-        secrets: vec!["whsec_a".to_owned(); secrets],
+        secrets: vec![SigningSecret::lasting("whsec_a"); secrets],
         order,
         on_dead: OnDead::Hold,
         max_in_flight: 4,

@@ -357,12 +357,16 @@ CREATE TABLE endpoint (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  sealed BLOB NOT NULL,                      -- where it is, its secrets, event types and policy
+  version INTEGER NOT NULL,                  -- counts its changes
+  uid BLOB,                                  -- a keyed hash of it
+  sealed BLOB NOT NULL,                      -- all that its owner wrote; empty once it is deleted
   ttl_us INTEGER,
   send_order INTEGER NOT NULL CHECK (send_order BETWEEN 0 AND 2),  -- fifo, newest first, strict
   on_dead INTEGER NOT NULL CHECK (on_dead IN (0, 1)),    -- skip, hold
   max_in_flight INTEGER NOT NULL,
-  status INTEGER NOT NULL CHECK (status IN (0, 1))       -- active, gone
+  status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3) -- active, gone, disabled by its receiver, deleted
 ) STRICT;
 
-CREATE INDEX endpoint_tenant ON endpoint (tenant);
+CREATE INDEX endpoint_tenant ON endpoint (tenant) WHERE status <> 3;
+CREATE INDEX endpoint_deleted ON endpoint (tenant) WHERE status = 3;
+CREATE UNIQUE INDEX endpoint_uid ON endpoint (uid) WHERE uid IS NOT NULL;

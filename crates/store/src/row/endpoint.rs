@@ -1,0 +1,232 @@
+//! Endpoints: where messages go, and everything their owners say of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::flow::bucket::Rate;
+use posthaste_core::id::{EndpointId, OriginId, TenantId};
+use posthaste_core::policy::Policy;
+use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
+use posthaste_core::time::Timestamp;
+
+use super::idempotency::{Acceptance, FirstAnswer};
+
+/// Whether an endpoint takes messages. A pause is not here: it is a hold of its lane, like every other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointStatus {
+    /// It does.
+    #[default]
+    Active,
+    /// Its receiver answered 410: it gets none any more, until its owner enables it.
+    Gone,
+    /// Its deliveries are made and wait until somebody enables it.
+    Disabled(DisabledBy),
+    /// Its owner deleted it. What is left says whose its deliveries were.
+    Deleted,
+}
+
+impl EndpointStatus {
+    /// What a cut of its lane makes of an endpoint.
+    pub(crate) fn after_cut(cause: Cause) -> Option<Self> {
+        match cause {
+            Cause::EndpointGone => Some(Self::Gone),
+            Cause::EndpointDeleted => Some(Self::Deleted),
+            _ => None,
+        }
+    }
+}
+
+/// Who disabled an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisabledBy {
+    /// Its receiver, by an answer that asked for it.
+    Receiver,
+}
+
+/// What an endpoint signs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningSecret {
+    /// The secret as its owner is shown it; its prefix says for which scheme it is.
+    pub text: String,
+    /// When it stops to sign; `None` for the one that is in use until somebody rotates it.
+    pub until: Option<Timestamp>,
+}
+
+impl SigningSecret {
+    /// One that signs until somebody rotates it.
+    pub fn lasting(text: impl Into<String>) -> Self {
+        Self { text: text.into(), until: None }
+    }
+
+    /// Whether it signs at this time.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+/// How fast an endpoint may be sent to, as its owner said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointRate {
+    /// Thousandths a second.
+    pub milli: u64,
+    /// How many at once after a pause.
+    pub burst: u32,
+}
+
+/// Whom an endpoint trusts and who it says we are, as PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointTls {
+    /// Authorities it is trusted by beside the system's.
+    pub ca: Option<String>,
+    /// The certificate we show.
+    pub client_cert: Option<String>,
+    /// Its key.
+    pub client_key: Option<String>,
+}
+
+/// A place messages are delivered to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    /// Its id.
+    pub id: EndpointId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// When it was made.
+    pub at: Timestamp,
+    /// Counts its changes from 0: whoever changes it says which one this is.
+    pub version: u32,
+    /// What its owner calls it by. No two of a tenant have the same.
+    pub uid: Option<String>,
+    /// Whose device or address it is: it is erased with them.
+    pub subject: Option<String>,
+    /// A note of its owner's.
+    pub description: Option<String>,
+    /// What messages can be addressed to.
+    pub tags: Vec<String>,
+    /// Where to.
+    pub url: String,
+    /// Headers that are sent along.
+    pub headers: Vec<(String, String)>,
+    /// What it signs with, newest first.
+    pub secrets: Vec<SigningSecret>,
+    /// Which events it wants; none means all.
+    pub event_types: Vec<String>,
+    /// The name of its retry policy.
+    pub policy: String,
+    /// How long its messages are worth sending.
+    pub ttl: Option<Duration>,
+    /// How long an attempt may take, where its owner wants less than the server allows.
+    pub timeout: Option<Duration>,
+    /// How fast it may be sent to.
+    pub rate: Option<EndpointRate>,
+    /// In which order.
+    pub order: Order,
+    /// For strict lanes.
+    pub on_dead: OnDead,
+    /// How many attempts may be under way at once.
+    pub max_in_flight: u16,
+    /// Whose clock off-peak windows go by, where it is not the tenant's.
+    pub time_zone: Option<String>,
+    /// Whom it trusts, and who we are to it.
+    pub tls: EndpointTls,
+    /// What chosen statuses mean, as (`404`, `retry`).
+    pub status_overrides: Vec<(String, String)>,
+    /// Whether it takes messages.
+    pub status: EndpointStatus,
+}
+
+impl Endpoint {
+    /// One that takes every event, first in, first out, 64 at once.
+    pub fn new(id: EndpointId, tenant: TenantId, at: Timestamp, url: impl Into<String>) -> Self {
+        Self {
+            id,
+            tenant,
+            at,
+            version: 0,
+            uid: None,
+            subject: None,
+            description: None,
+            tags: Vec::new(),
+            url: url.into(),
+            headers: Vec::new(),
+            secrets: Vec::new(),
+            event_types: Vec::new(),
+            policy: "webhook".to_owned(),
+            ttl: None,
+            timeout: None,
+            rate: None,
+            order: Order::Fifo,
+            on_dead: OnDead::Skip,
+            max_in_flight: 64,
+            time_zone: None,
+            tls: EndpointTls::default(),
+            status_overrides: Vec::new(),
+            status: EndpointStatus::Active,
+        }
+    }
+
+    /// Whether deliveries are made for it, though they may have to wait.
+    pub fn takes_messages(&self) -> bool {
+        matches!(self.status, EndpointStatus::Active | EndpointStatus::Disabled(_))
+    }
+
+    /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
+    /// delivery must not be stranded by a preset that a newer version has and this one has not.
+    pub fn lane_settings(&self) -> LaneSettings {
+        let policy = Arc::new(Policy::preset(&self.policy).unwrap_or_default());
+        let settings = LaneSettings {
+            order: self.order,
+            on_dead: self.on_dead,
+            max_in_flight: self.max_in_flight,
+            origin: Some(OriginId::of(origin(&self.url))),
+            ..LaneSettings::new(self.id.into(), self.tenant, policy)
+        };
+        match self.rate {
+            None => settings,
+            Some(EndpointRate { milli, burst }) => {
+                settings.with(Special { rate: Some(Rate::milli(milli).with_burst(burst)), ..Special::default() })
+            }
+        }
+    }
+
+    /// What is left of one that was deleted: nothing that anybody chose.
+    pub(crate) fn tombstone(&self) -> Self {
+        let bare = Self::new(self.id, self.tenant, self.at, String::new());
+        let Self { version, order, on_dead, max_in_flight, .. } = *self;
+        Self { version, order, on_dead, max_in_flight, status: EndpointStatus::Deleted, ..bare }
+    }
+}
+
+/// A URL up to its path: scheme, host and port as they were written.
+fn origin(url: &str) -> &str {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
+    &url[..end]
+}
+
+/// What became of an endpoint that was to be made or changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum EndpointPut {
+    /// It was.
+    Done,
+    /// It has changed since it was read, or is no more: nothing was written.
+    Stale,
+    /// Another one of its tenant has its uid: nothing was written.
+    UidTaken,
+    /// The call was made before, under the same key: nothing was written.
+    Replayed(FirstAnswer),
+    /// The call's key stands for another request: nothing was written.
+    KeyReused,
+}
+
+impl From<Acceptance> for EndpointPut {
+    fn from(acceptance: Acceptance) -> Self {
+        match acceptance {
+            Acceptance::Fresh => Self::Done,
+            Acceptance::Replayed(answer) => Self::Replayed(answer),
+            Acceptance::KeyReused => Self::KeyReused,
+        }
+    }
+}

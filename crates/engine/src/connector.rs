@@ -6,13 +6,14 @@
 //! answer. It follows nothing, keeps no cookies, reads no proxy from the environment, asks for no
 //! compression.
 //!
-//! Connections are kept per origin and [`Identity`]. Each is one task that drives its own HTTP state and takes the
-//! next attempt from its origin's queue: no task is made for an attempt on the hot path.
+//! Connections are kept per origin and [`Identity`]. Each is one task that drives its own HTTP state
+//! and takes attempts from its origin's queue, one at a time over HTTP/1.1 and many at once over HTTP/2:
+//! no task is made for an attempt.
 //!
 //! Invariants: every job taken ends in exactly one [`Done`]; no socket is opened to an address
 //! that [`check_addresses`](crate::target::check_addresses) did not let pass for that connection.
 //! Read next: `pool` (who carries which attempt), `connection` (a connection's life), `exchange`
-//! (one request and its answer), `fault` (what an error means).
+//! (one request and its answer), `streams` (many at once), `fault` (what an error means).
 
 mod alarm;
 mod attempt;
@@ -22,11 +23,14 @@ mod fault;
 mod identity;
 mod open;
 mod pool;
+mod protocol;
 mod resolve;
+mod stream;
+mod streams;
 mod trust;
 mod wire;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,7 +51,7 @@ pub use trust::{Roots, TrustError};
 
 use attempt::Attempt;
 use open::Opener;
-use pool::{Offer, Pools};
+use pool::{Offer, Pools, Seat};
 
 /// What bounds the way out.
 #[derive(Clone, Debug)]
@@ -66,9 +70,16 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// A kept connection whose address was checked longer ago is checked again before its use.
     pub recheck_after: Duration,
+    /// A receiver over HTTP/2 that says nothing for so long, while an answer is waited for, is asked for
+    /// a sign of life, and has half as long to give one. Well below `attempt_timeout`: a connection
+    /// that is dead should not take the next attempts with it.
+    pub ping_after: Duration,
     /// How many connections one origin may have; further jobs queue. As many as there are slots by
     /// default: whoever waits here could no longer be paused, cancelled or expired.
     pub connections_per_origin_max: usize,
+    /// How many attempts one connection may carry at once over HTTP/2, whatever its receiver allows:
+    /// when it is lost, nobody knows whether they arrived.
+    pub streams_per_connection_max: usize,
     /// How many connections of all origins may wait idle; a further one is closed.
     pub idle_connections_max: usize,
     /// How many jobs may be under way: at least as many as the caller has slots.
@@ -85,7 +96,9 @@ impl Default for Settings {
             attempt_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
             recheck_after: Duration::from_secs(60),
+            ping_after: Duration::from_secs(10),
             connections_per_origin_max: 1024,
+            streams_per_connection_max: 128,
             idle_connections_max: 1024,
             jobs_max: 4096,
         }
@@ -154,9 +167,15 @@ pub enum NotTaken {
 /// The only way out of the process. See the module's documentation.
 #[derive(Debug)]
 pub struct Connector {
-    opener: Arc<Opener>,
-    pools: Arc<Pools>,
+    carriers: Arc<Carriers>,
     results: mpsc::Sender<Done>,
+}
+
+/// What connections share: they may need another one for what they give back.
+#[derive(Debug)]
+struct Carriers {
+    opener: Opener,
+    pools: Arc<Pools>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -175,8 +194,8 @@ impl Connector {
     ) -> (Self, mpsc::Receiver<Done>) {
         let (results, receiver) = mpsc::channel(settings.jobs_max);
         let pools = Arc::new(Pools::new(settings.connections_per_origin_max, settings.idle_connections_max));
-        let opener = Arc::new(Opener::new(settings, resolver, dial, roots));
-        (Self { opener, pools, results, tasks: Mutex::default() }, receiver)
+        let opener = Opener::new(settings, resolver, dial, roots);
+        (Self { carriers: Arc::new(Carriers { opener, pools, tasks: Mutex::default() }), results }, receiver)
     }
 
     /// Starts an attempt. Never blocks; its end arrives as one [`Done`].
@@ -186,13 +205,11 @@ impl Connector {
             Err(mpsc::error::TrySendError::Full(_)) => return Err(NotTaken::Full(Box::new(job))),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
         };
-        let attempt = Box::new(Attempt::new(job, reply, Instant::now(), self.opener.settings.attempt_timeout));
-        match self.pools.offer(attempt) {
+        let timeout = self.carriers.opener.settings.attempt_timeout;
+        let attempt = Box::new(Attempt::new(job, reply, Instant::now(), timeout));
+        match self.carriers.pools.offer(attempt) {
             Offer::Taken => {}
-            Offer::Grow(seat, attempt) => {
-                let opener = Arc::clone(&self.opener);
-                self.spawn(connection::run(opener, seat, attempt));
-            }
+            Offer::Grow(seat, attempt) => self.carriers.spawn(seat, attempt),
             Offer::Closed(attempt) => return Err(NotTaken::Closed(Box::new(attempt.into_job()))),
         }
         Ok(())
@@ -200,32 +217,67 @@ impl Connector {
 
     /// Resolves a target's name and checks what it finds, without contacting it.
     pub async fn check(&self, target: &Target) -> Result<(), Refusal> {
-        let deadline = Instant::now() + self.opener.settings.dns_timeout;
-        self.opener.check(target.origin(), deadline).await.map(|_| ())
+        let deadline = Instant::now() + self.carriers.opener.settings.dns_timeout;
+        self.carriers.opener.check(target.origin(), deadline).await.map(|_| ())
     }
 
     /// How many connections are open or being opened.
     pub fn connections(&self) -> usize {
-        self.pools.connections()
+        self.carriers.pools.connections()
     }
 
     /// Takes no further job, ends idle connections, and waits until every job taken has ended by
     /// its own deadline. Their results are then all in the channel.
     pub async fn close(&self) {
-        self.pools.close();
-        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        while let Some(ended) = tasks.join_next().await {
-            report(ended);
+        self.carriers.pools.close();
+        // A connection that ends may have made another for what it gave back.
+        loop {
+            let mut tasks = std::mem::take(&mut *self.carriers.tasks());
+            if tasks.is_empty() {
+                return;
+            }
+            while let Some(ended) = tasks.join_next().await {
+                report(ended);
+            }
+        }
+    }
+}
+
+impl Drop for Connector {
+    /// Connections know each other by what they share, and would outlive us.
+    fn drop(&mut self) {
+        self.carriers.tasks().abort_all();
+    }
+}
+
+impl Carriers {
+    /// An attempt that no connection has touched goes to whichever has room, or to a new one.
+    fn offer(self: &Arc<Self>, attempt: Box<Attempt>) {
+        if let Offer::Grow(seat, attempt) = self.pools.offer_again(attempt) {
+            self.spawn(seat, attempt);
+        }
+    }
+
+    /// The same for one that a connection gave back with this fault. That happens to it once.
+    fn offer_again(self: &Arc<Self>, mut attempt: Box<Attempt>, fault: Fault) {
+        if attempt.repeat() {
+            self.offer(attempt);
+        } else {
+            attempt.finish(Err(fault));
         }
     }
 
     /// A connection's task: owned here, awaited by [`Connector::close`].
-    fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+    fn spawn(self: &Arc<Self>, seat: Seat, attempt: Box<Attempt>) {
+        let mut tasks = self.tasks();
         while let Some(ended) = tasks.try_join_next() {
             report(ended);
         }
-        tasks.spawn(connection);
+        tasks.spawn(connection::run(Arc::clone(self), seat, attempt));
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

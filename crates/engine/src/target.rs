@@ -114,6 +114,7 @@ pub struct Target {
     origin: Origin,
     host_field: HeaderValue,
     path: Uri,
+    url: Uri,
 }
 
 impl Target {
@@ -152,8 +153,14 @@ impl Target {
             Some(query) => format!("{}?{query}", url.path()),
             None => url.path().to_owned(),
         };
+        let scheme = match origin.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        let host_field = HeaderValue::try_from(&authority).map_err(|_| Refusal::HostNameSyntax)?;
         Ok(Self {
-            host_field: HeaderValue::try_from(authority).map_err(|_| Refusal::HostNameSyntax)?,
+            host_field,
+            url: Uri::try_from(format!("{scheme}://{authority}{path}")).map_err(|_| Refusal::UrlSyntax)?,
             path: Uri::try_from(path).map_err(|_| Refusal::UrlSyntax)?,
             origin,
         })
@@ -171,14 +178,7 @@ impl Target {
 
     /// The whole URL.
     pub fn url(&self) -> Uri {
-        let scheme = match self.origin.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        let mut parts = self.path.clone().into_parts();
-        parts.scheme = Some(http::uri::Scheme::try_from(scheme).expect("both are schemes"));
-        parts.authority = http::uri::Authority::try_from(self.host_field.as_bytes()).ok();
-        Uri::from_parts(parts).unwrap_or_default()
+        self.url.clone()
     }
 
     /// The request's path and query.

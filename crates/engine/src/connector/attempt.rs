@@ -1,11 +1,14 @@
 //! A job under way: it ends in exactly one [`Done`], even when its task does not live to say so.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{HeaderName, Request, Version, header};
 use http_body_util::Full;
+use hyper::body::Body;
 use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
@@ -22,6 +25,8 @@ pub(super) struct Attempt {
     request: Request<Full<Bytes>>,
     deadline: Instant,
     sent_at: Instant,
+    /// Whether a connection gave it back already.
+    repeated: bool,
     /// Reserved when the job was taken: a result never waits for room.
     reply: Option<OwnedPermit<Done>>,
 }
@@ -30,7 +35,7 @@ impl Attempt {
     pub(super) fn new(job: Job, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
         let Job { token, target, identity, request, deadline } = job;
         let deadline = deadline.min(now + timeout);
-        Self { token, target, identity, request, deadline, sent_at: now, reply: Some(reply) }
+        Self { token, target, identity, request, deadline, sent_at: now, repeated: false, reply: Some(reply) }
     }
 
     pub(super) fn target(&self) -> &Arc<Target> {
@@ -56,6 +61,35 @@ impl Attempt {
         request
     }
 
+    /// Undoes [`Attempt::take_request`]: nothing of it was written.
+    pub(super) fn give_back(&mut self, request: Request<Full<Bytes>>) {
+        self.request = request;
+    }
+
+    /// The same for HTTP/2, which frames the body itself; the request stays, to be repeated.
+    pub(super) fn http2_request(&self) -> (Request<()>, Bytes) {
+        let body = whole(self.request.body().clone());
+        let mut head = Request::new(());
+        *head.method_mut() = self.request.method().clone();
+        *head.uri_mut() = self.target.url();
+        *head.version_mut() = Version::HTTP_2;
+        *head.headers_mut() = self.request.headers().clone();
+        let headers = head.headers_mut();
+        CONNECTION_FIELDS.iter().for_each(|name| drop(headers.remove(name)));
+        headers.insert(header::CONTENT_LENGTH, body.len().into());
+        (head, body)
+    }
+
+    /// Whether a connection gave it back already.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.repeated
+    }
+
+    /// It is given back, which happens to it once; `false` when it has happened before.
+    pub(super) fn repeat(&mut self) -> bool {
+        !std::mem::replace(&mut self.repeated, true)
+    }
+
     pub(super) fn finish(mut self: Box<Self>, result: Result<Answer, Fault>) {
         self.reply(result);
     }
@@ -76,6 +110,24 @@ impl Attempt {
         if let Some(reply) = self.reply.take() {
             reply.send(Done { token: self.token, result, took: self.sent_at.elapsed() });
         }
+    }
+}
+
+/// Fields of HTTP/1.1 that HTTP/2 has other words for.
+const CONNECTION_FIELDS: [HeaderName; 6] = [
+    header::HOST,
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// A body that is in memory is there at the first poll.
+fn whole(mut body: Full<Bytes>) -> Bytes {
+    match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        _ => Bytes::new(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A connection's life: one task that carries attempt after attempt for its origin.
+//! A connection's life: one task that carries attempt after attempt for its origin. If its receiver
+//! chose HTTP/2, `streams` takes over once it is open.
 //!
 //! It is born with the attempt that needs it, opens the socket for it, and then takes the next
 //! one from its origin's queue or waits idle. It ends when it waited too long, when its receiver
@@ -10,27 +11,35 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
 
 use super::alarm::Alarm;
 use super::attempt::Attempt;
 use super::exchange::{Exchange, Link};
-use super::open::Opener;
+use super::open::{Opened, Opener};
 use super::pool::{Next, Seat};
-use super::{Answer, Fault};
+use super::streams::{self, Streams};
+use super::{Answer, Carriers, Fault};
 use crate::target::Target;
 
 /// Carries attempts until there are none, beginning with this one.
-pub(super) async fn run(opener: Arc<Opener>, mut seat: Seat, mut attempt: Box<Attempt>) {
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Box<Attempt>) {
     let mut alarm = Alarm::new(attempt.deadline());
-    let tls = seat.tls(&opener);
     let mut link = None;
     loop {
-        let result = carry(&opener, &tls, &mut link, &mut attempt, &mut alarm).await;
-        attempt.finish(result);
+        match carry(&carriers, &mut seat, &mut link, &mut attempt, &mut alarm).await {
+            Carried::Ended(result) => attempt.finish(result),
+            Carried::NotOpened(fault) => {
+                attempt.finish(Err(fault));
+                seat.not_opened().into_iter().for_each(|waited| waited.finish(Err(fault)));
+            }
+            Carried::Many(streams) => return streams::run(carriers, seat, streams, attempt).await,
+        }
         let next = match &mut link {
             Some(link) => match seat.next_or_wait() {
-                Next::Wait => wait(link, &mut seat, &mut alarm, Instant::now() + opener.settings.idle_timeout).await,
+                Next::Wait => {
+                    let until = Instant::now() + carriers.opener.settings.idle_timeout;
+                    wait(link, &mut seat, &mut alarm, until).await
+                }
                 next => next,
             },
             None => seat.next_or_leave(),
@@ -53,43 +62,74 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
     seat.stop_waiting()
 }
 
+/// How carrying an attempt went.
+enum Carried {
+    /// It has ended.
+    Ended(Result<Answer, Fault>),
+    /// There is no connection to carry it.
+    NotOpened(Fault),
+    /// A connection was opened that carries many, and has yet to carry this one.
+    Many(Box<Streams>),
+}
+
 /// Makes one attempt, over the kept connection if there is one that may still be used.
 async fn carry(
-    opener: &Opener,
-    tls: &TlsConnector,
+    carriers: &Arc<Carriers>,
+    seat: &mut Seat,
     kept: &mut Option<Box<Link>>,
     attempt: &mut Attempt,
     alarm: &mut Alarm,
-) -> Result<Answer, Fault> {
+) -> Carried {
+    let opener = &carriers.opener;
     let (target, deadline) = (Arc::clone(attempt.target()), attempt.deadline());
     let now = Instant::now();
     if now >= deadline {
-        return Err(Fault::timeout(false));
+        return Carried::Ended(Err(Fault::timeout(false)));
     }
     alarm.set(deadline);
-    let mut request = attempt.take_request();
-    let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await? {
-        Reuse::Link(mut link) => match link.exchange(request, alarm).await {
-            Exchange::Answered(answer) => return Ok(keep(kept, link, answer)),
-            Exchange::Failed(fault) => return Err(fault),
+    let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await {
+        Ok(Reuse::Link(mut link)) => match link.exchange(attempt.take_request(), alarm).await {
+            Exchange::Answered(answer) => return Carried::Ended(Ok(keep(kept, link, answer))),
+            Exchange::Failed(fault) => return Carried::Ended(Err(fault)),
             // The receiver had closed it while it waited: once more, on a new one.
             Exchange::GivenBack(unsent, _) => {
-                request = *unsent;
+                attempt.give_back(*unsent);
                 None
             }
         },
-        Reuse::Moved(addresses) => Some(addresses),
-        Reuse::Nothing => None,
+        Ok(Reuse::Moved(addresses)) => Some(addresses),
+        Ok(Reuse::Nothing) => None,
+        Err(fault) => return Carried::Ended(Err(fault)),
     };
+    match open(carriers, seat, &target, looked_up, deadline).await {
+        Ok(Opened::Many(streams)) => Carried::Many(streams),
+        Ok(Opened::One(mut link)) => {
+            seat.opened_one().into_iter().for_each(|attempt| carriers.offer(attempt));
+            Carried::Ended(match link.exchange(attempt.take_request(), alarm).await {
+                Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
+                Exchange::Failed(fault) | Exchange::GivenBack(_, fault) => Err(fault),
+            })
+        }
+        Err(fault) => Carried::NotOpened(fault),
+    }
+}
+
+/// A new connection, to one of these addresses if they were looked up a moment ago.
+async fn open(
+    carriers: &Carriers,
+    seat: &Seat,
+    target: &Target,
+    looked_up: Option<Vec<IpAddr>>,
+    deadline: Instant,
+) -> Result<Opened, Fault> {
+    let opener = &carriers.opener;
     let addresses = match looked_up {
         Some(addresses) => addresses,
         None => opener.check(target.origin(), deadline).await?,
     };
-    let mut link = opener.open(target.origin(), &addresses, tls, deadline).await?;
-    match link.exchange(request, alarm).await {
-        Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
-        Exchange::Failed(fault) | Exchange::GivenBack(_, fault) => Err(fault),
-    }
+    let tls = seat.tls(opener);
+    let tls = tls.offering(seat.may_multiplex(Instant::now()));
+    opener.open(target.origin(), &addresses, tls, deadline).await
 }
 
 /// What a kept connection is worth.
@@ -132,6 +172,7 @@ fn keep(kept: &mut Option<Box<Link>>, link: Box<Link>, answer: Answer) -> Answer
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use bytes::Bytes;
@@ -142,6 +183,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::connector::pool::{Offer, Pools};
     use crate::connector::{Job, Roots, Settings, System, Tcp};
     use crate::target::TargetRules;
 
@@ -151,13 +193,15 @@ mod tests {
         (listener, address)
     }
 
-    fn opener() -> Opener {
+    fn carriers() -> Arc<Carriers> {
         let rules = TargetRules {
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
             ..TargetRules::default()
         };
-        Opener::new(Settings { rules, ..Settings::default() }, Arc::new(System), Arc::new(Tcp), Roots::none())
+        let settings = Settings { rules, ..Settings::default() };
+        let opener = Opener::new(settings, Arc::new(System), Arc::new(Tcp), Roots::none());
+        Arc::new(Carriers { opener, pools: Arc::new(Pools::new(1, 1)), tasks: Mutex::default() })
     }
 
     fn attempt(opener: &Opener, address: SocketAddr) -> Attempt {
@@ -181,12 +225,11 @@ mod tests {
     #[tokio::test]
     async fn a_stale_connection_that_took_nothing_is_replaced_once_and_silently() {
         let (listener, address) = listen().await;
-        let opener = opener();
-        let mut attempt = attempt(&opener, address);
-        let origin = attempt.target().origin().clone();
-        let tls = opener.tls(None);
-        let opened = opener.open(&origin, &[address.ip()], &tls, attempt.deadline()).await;
-        let mut link = opened.expect("a listener");
+        let carriers = carriers();
+        let offer = carriers.pools.offer(Box::new(attempt(&carriers.opener, address)));
+        let Offer::Grow(mut seat, mut attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
+        let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
+        let Ok(Opened::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.drive(cx))).await.is_pending());
         assert!(link.is_usable());
@@ -203,10 +246,12 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("a client that reads");
             (stream, String::from_utf8_lossy(&request[..length]).into_owned())
         };
-        let both = async { tokio::join!(carry(&opener, &tls, &mut kept, &mut attempt, &mut alarm), receiver) };
+        let carried = carry(&carriers, &mut seat, &mut kept, &mut attempt, &mut alarm);
+        let both = async { tokio::join!(carried, receiver) };
         let both = tokio::time::timeout(Duration::from_secs(5), both).await;
-        let (result, (_stream, request)) = both.expect("a second connection within the time");
-        assert_eq!(result.expect("an answer on the second connection").status, 200);
+        let (carried, (_stream, request)) = both.expect("a second connection within the time");
+        let Carried::Ended(Ok(answer)) = carried else { panic!("no answer on the second connection") };
+        assert_eq!(answer.status, 200);
         assert!(request.ends_with("\r\n\r\n{}"), "{request}");
         assert!(kept.is_some(), "the new connection is kept");
     }

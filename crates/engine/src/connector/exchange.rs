@@ -1,4 +1,4 @@
-//! One request and its answer over one connection.
+//! One request and its answer over one connection of HTTP/1.1.
 //!
 //! The connection's HTTP state and the answer are polled together in the connection's own task:
 //! whatever completes the answer does so inside that poll, so the answer itself needs no waker.
@@ -22,11 +22,13 @@ use posthaste_core::Cause;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
-use super::wire::{Wire, Written};
+use super::wire::{Traffic, Wire};
 use super::{Answer, Fault, fault};
 
-/// Of an answer's head, interim answers apart; it may also have at most 100 fields.
+/// Of an answer's head, interim answers apart.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Of an answer's head. The library for HTTP/1.1 has the same number in it.
+pub(super) const FIELDS_MAX: usize = 100;
 /// Of an answer's body: reading on would cost more than a new connection.
 pub const BODY_BYTES_READ_MAX: usize = 64 * 1024;
 /// Of an answer that failed: error pages are noise after the first lines.
@@ -40,7 +42,7 @@ pub(super) struct Link {
     sender: SendRequest<Full<Bytes>>,
     /// `None` once it has ended: it must not be polled again.
     connection: Option<Connection<TokioIo<Wire>, Full<Bytes>>>,
-    written: Written,
+    traffic: Traffic,
     interim: Arc<AtomicUsize>,
     address: IpAddr,
     checked_at: Instant,
@@ -61,11 +63,11 @@ impl Link {
     pub(super) fn new(
         sender: SendRequest<Full<Bytes>>,
         connection: Connection<TokioIo<Wire>, Full<Bytes>>,
-        written: Written,
+        traffic: Traffic,
         address: IpAddr,
         checked_at: Instant,
     ) -> Self {
-        Self { sender, connection: Some(connection), written, interim: Arc::default(), address, checked_at }
+        Self { sender, connection: Some(connection), traffic, interim: Arc::default(), address, checked_at }
     }
 
     /// The address it is connected to.
@@ -104,11 +106,11 @@ impl Link {
 
     /// Sends a request and reads its answer until the alarm rings.
     pub(super) async fn exchange(&mut self, mut request: Request<Full<Bytes>>, alarm: &mut Alarm) -> Exchange {
-        let written_before = self.written.bytes();
+        let written_before = self.traffic.written();
         self.count_interim_answers(&mut request);
         let mut answer = pin!(self.sender.try_send_request(request));
         let head = poll_fn(|cx| self.poll_head(cx, answer.as_mut(), alarm)).await;
-        let written = self.written.bytes() != written_before;
+        let written = self.traffic.written() != written_before;
         match head {
             Head::Answered(response) => self.read_answer(response, alarm).await,
             Head::Refused(mut error) => {
@@ -227,14 +229,14 @@ enum End {
 }
 
 /// What is kept of a body.
-struct Kept {
-    excerpt: BytesMut,
-    read: usize,
-    wanted: bool,
+pub(super) struct Kept {
+    pub(super) excerpt: BytesMut,
+    pub(super) read: usize,
+    pub(super) wanted: bool,
 }
 
 impl Kept {
-    fn take(&mut self, data: &[u8]) -> std::ops::ControlFlow<()> {
+    pub(super) fn take(&mut self, data: &[u8]) -> std::ops::ControlFlow<()> {
         self.read += data.len();
         if self.wanted {
             let room = EXCERPT_BYTES_MAX - self.excerpt.len();

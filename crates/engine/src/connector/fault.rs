@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::io;
 
+use h2::Reason;
 use posthaste_core::Cause;
 
 use super::Fault;
@@ -85,6 +86,54 @@ pub(super) fn of_exchange(error: &hyper::Error, written: bool) -> Fault {
         // What is left: bytes came before we had asked for any.
         (false, false) => Fault::new(Cause::ProtocolError, "spoke_first"),
     }
+}
+
+/// What became of a stream without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    /// The receiver says that it did not process it.
+    NotProcessed(Fault),
+    /// The receiver broke it, alone or with the protocol's rules.
+    Broken(Fault),
+    /// It went down with its connection.
+    Lost(Fault),
+}
+
+/// No answer to a request that was begun over HTTP/2.
+pub(super) fn of_stream(error: &h2::Error) -> Stream {
+    let is_ours = error.is_library();
+    match error.reason() {
+        Some(Reason::REFUSED_STREAM) if error.is_remote() && error.is_reset() => {
+            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "stream_refused"))
+        }
+        Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
+            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "http_1_1_required"))
+        }
+        // Told only to streams above the last one the receiver has seen.
+        Some(_) if error.is_remote() && error.is_go_away() => {
+            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "going_away"))
+        }
+        Some(_) if is_ours => Stream::Broken(Fault::new(Cause::ProtocolError, "http2")),
+        Some(_) => Stream::Broken(Fault::new(Cause::Unknown, "stream_reset")),
+        None => Stream::Lost(match error.get_io().map(io::Error::kind) {
+            // Not a broken pipe, which is the library's word for every end.
+            Some(io::ErrorKind::ConnectionReset) => Fault::new(Cause::Unknown, "connection_reset"),
+            _ => Fault::new(Cause::Unknown, "connection_closed"),
+        }),
+    }
+}
+
+/// A request that HTTP/2 did not take: its connection had ended.
+pub(super) fn of_unsent_stream(error: &h2::Error) -> Fault {
+    match of_stream(error) {
+        Stream::NotProcessed(fault) => fault,
+        Stream::Broken(_) | Stream::Lost(_) => Fault::plain(Cause::ClosedEarly),
+    }
+}
+
+/// A connection of HTTP/2 that ended: `None` unless the receiver broke the rules.
+pub(super) fn of_connection(error: &h2::Error) -> Option<Fault> {
+    (error.is_library() && error.reason().is_some()).then(|| Fault::new(Cause::ProtocolError, "http2"))
 }
 
 /// A body that could not be read to its end: `None` where the status stands all the same, because

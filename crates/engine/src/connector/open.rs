@@ -1,14 +1,18 @@
 //! Opening a connection: look up, check, connect to what was checked, TLS, HTTP.
 //!
 //! Invariant: check and connect use one look-up, so a name that changes its mind in between
-//! changes nothing. The addresses are tried one after the other, each with its share of the
-//! connect timeout.
+//! changes nothing. Of several addresses the next one joins in when those before it have failed or
+//! had a head start, families in turn (RFC 8305); the first that connects is taken.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use hyper::client::conn::http1;
 use posthaste_core::Cause;
 use rustls::pki_types::ServerName;
@@ -16,7 +20,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::exchange::{HEAD_BYTES_MAX, Link};
+use super::exchange::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, Link};
+use super::streams::Streams;
 use super::wire::{Stream, Wire};
 use super::{Fault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
 use crate::target::{Host, Origin, Refusal, Scheme, check_addresses};
@@ -37,6 +42,42 @@ impl Dial for Tcp {
     }
 }
 
+/// How long an address is tried before the next one joins in.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// Bytes of answers that may be on their way to us over one connection of HTTP/2.
+const WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// An open connection.
+pub(super) enum Opened {
+    /// It carries one attempt at a time: HTTP/1.1.
+    One(Box<Link>),
+    /// It carries many: HTTP/2.
+    Many(Box<Streams>),
+}
+
+/// How TLS is spoken: with both protocols on offer, or with one.
+#[derive(Clone)]
+pub(super) struct Tls {
+    both: TlsConnector,
+    http1: TlsConnector,
+}
+
+impl Tls {
+    fn new(roots: &Roots, identity: Option<&Identity>) -> Self {
+        let mut config = roots.config(identity);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let http1 = TlsConnector::from(Arc::new(config.clone()));
+        config.alpn_protocols.insert(0, b"h2".to_vec());
+        Self { both: TlsConnector::from(Arc::new(config)), http1 }
+    }
+
+    /// What is offered to a receiver that may, or may not, be spoken to over HTTP/2.
+    pub(super) fn offering(&self, may_multiplex: bool) -> &TlsConnector {
+        if may_multiplex { &self.both } else { &self.http1 }
+    }
+}
+
 /// Everything it takes to open a connection.
 pub(super) struct Opener {
     pub(super) settings: Settings,
@@ -44,8 +85,9 @@ pub(super) struct Opener {
     dial: Arc<dyn Dial>,
     roots: Roots,
     /// For whoever has no identity of its own: nearly everybody.
-    tls: TlsConnector,
-    http: http1::Builder,
+    tls: Tls,
+    http1: http1::Builder,
+    http2: h2::client::Builder,
 }
 
 impl std::fmt::Debug for Opener {
@@ -59,17 +101,26 @@ impl std::fmt::Debug for Opener {
 
 impl Opener {
     pub(super) fn new(settings: Settings, resolver: Arc<dyn Resolve>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
-        let mut http = http1::Builder::new();
+        let mut http1 = http1::Builder::new();
         // The read buffer must be able to hold a head of the largest size.
-        http.max_header_size(HEAD_BYTES_MAX).max_buf_size(2 * HEAD_BYTES_MAX);
-        let tls = tls(&roots, None);
-        Self { settings, resolver, dial, roots, tls, http }
+        http1.max_header_size(HEAD_BYTES_MAX).max_buf_size(2 * HEAD_BYTES_MAX);
+        let mut http2 = h2::client::Builder::new();
+        http2
+            .enable_push(false)
+            // None before the receiver has said how many it takes: what it would refuse is not sent.
+            .initial_max_send_streams(0)
+            .initial_window_size(u32::try_from(BODY_BYTES_READ_MAX).unwrap_or(u32::MAX))
+            .initial_connection_window_size(WINDOW_BYTES)
+            // Twice our own limit, which is checked once it is read and has a cause of its own.
+            .max_header_list_size(u32::try_from(2 * HEAD_BYTES_MAX).unwrap_or(u32::MAX));
+        let tls = Tls::new(&roots, None);
+        Self { settings, resolver, dial, roots, tls, http1, http2 }
     }
 
     /// How TLS is spoken under this identity.
-    pub(super) fn tls(&self, identity: Option<&Identity>) -> TlsConnector {
+    pub(super) fn tls(&self, identity: Option<&Identity>) -> Tls {
         match identity {
-            Some(identity) => tls(&self.roots, Some(identity)),
+            Some(identity) => Tls::new(&self.roots, Some(identity)),
             None => self.tls.clone(),
         }
     }
@@ -97,21 +148,30 @@ impl Opener {
         addresses: &[IpAddr],
         tls: &TlsConnector,
         deadline: Instant,
-    ) -> Result<Box<Link>, Fault> {
+    ) -> Result<Opened, Fault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
         // Without it a small request may wait for the acknowledgement of the one before.
         tcp.set_nodelay(true).map_err(|error| fault::of_connect(&error))?;
-        let stream = match origin.scheme {
-            Scheme::Http => Stream::Plain(tcp),
-            Scheme::Https => Stream::Tls(self.handshake(origin, tcp, tls, deadline).await?),
+        let (stream, is_http2) = match origin.scheme {
+            Scheme::Http => (Stream::Plain(tcp), false),
+            Scheme::Https => {
+                let stream = self.handshake(origin, tcp, tls, deadline).await?;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                (Stream::Tls(stream), is_http2)
+            }
         };
-        let (wire, written) = Wire::new(stream);
+        let (wire, traffic) = Wire::new(stream);
+        if is_http2 {
+            let begun = timeout_at(deadline, self.http2.handshake::<_, Bytes>(wire)).await;
+            let begun = begun.map_err(|_| Fault::timeout(false))?.map_err(|error| fault::of_unsent_stream(&error))?;
+            return Ok(Opened::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
+        }
         let (sender, connection) = self
-            .http
+            .http1
             .handshake(hyper_util::rt::TokioIo::new(wire))
             .await
             .map_err(|error| fault::of_exchange(&error, false))?;
-        Ok(Box::new(Link::new(sender, connection, written, address, Instant::now())))
+        Ok(Opened::One(Box::new(Link::new(sender, connection, traffic, address, Instant::now()))))
     }
 
     async fn connect(
@@ -121,17 +181,29 @@ impl Opener {
         deadline: Instant,
     ) -> Result<(IpAddr, TcpStream), Fault> {
         let deadline = deadline.min(Instant::now() + self.settings.connect_timeout);
+        let mut left = in_turn(addresses).into_iter();
+        let mut under_way = FuturesUnordered::new();
         let mut last = Fault { cause: Cause::ConnectTimeout, detail: None };
-        for (address, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
-            let now = Instant::now();
-            let share = deadline.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
-            match timeout_at(now + share, self.dial.dial(SocketAddr::new(*address, origin.port))).await {
-                Ok(Ok(tcp)) => return Ok((*address, tcp)),
-                Ok(Err(error)) => last = fault::of_connect(&error),
-                Err(_) => last = Fault { cause: Cause::ConnectTimeout, detail: None },
+        loop {
+            match left.next() {
+                Some(address) => {
+                    let dialled = self.dial.dial(SocketAddr::new(address, origin.port));
+                    under_way.push(async move { (address, dialled.await) });
+                }
+                None if under_way.is_empty() => return Err(last),
+                None => {}
+            }
+            // A short timeout is shared out evenly, so that none goes untried.
+            let shares = u32::try_from(left.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let share = deadline.saturating_duration_since(Instant::now()) / shares;
+            let until = if left.len() == 0 { deadline } else { Instant::now() + share.min(HEAD_START) };
+            match timeout_at(until, under_way.next()).await {
+                Ok(Some((address, Ok(tcp)))) => return Ok((address, tcp)),
+                Ok(Some((_, Err(error)))) => last = fault::of_connect(&error),
+                Err(_) if until == deadline => return Err(Fault { cause: Cause::ConnectTimeout, detail: None }),
+                Ok(None) | Err(_) => {}
             }
         }
-        Err(last)
     }
 
     async fn handshake(
@@ -151,10 +223,18 @@ impl Opener {
     }
 }
 
-fn tls(roots: &Roots, identity: Option<&Identity>) -> TlsConnector {
-    let mut config = roots.config(identity);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
+/// The addresses as they are tried: families in turn, beginning with the first one's.
+fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
+    let (first, other): (Vec<IpAddr>, Vec<IpAddr>) =
+        addresses.iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (mut first, mut other) = (first.into_iter(), other.into_iter());
+    let mut order = Vec::with_capacity(addresses.len());
+    while order.len() < addresses.len() {
+        order.extend(first.next());
+        order.extend(other.next());
+    }
+    order
 }
 
 /// The name the certificate must be valid for: the one in the URL, never one from DNS.
@@ -163,5 +243,18 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Fault> {
         Host::Address(ip) => Ok(ServerName::from(*ip)),
         Host::Name(name) => ServerName::try_from(name.clone())
             .map_err(|_| Fault { cause: Cause::TlsCertificate, detail: Some("bad_name") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns_beginning_with_the_first() {
+        let list = |text: &str| text.split(' ').map(|one| one.parse().expect("an address")).collect::<Vec<IpAddr>>();
+        assert_eq!(in_turn(&list("::1 ::2 ::3 1.1.1.1 1.1.1.2")), list("::1 1.1.1.1 ::2 1.1.1.2 ::3"));
+        assert_eq!(in_turn(&list("1.1.1.1 1.1.1.2 ::1")), list("1.1.1.1 ::1 1.1.1.2"));
+        assert!(in_turn(&[]).is_empty());
     }
 }

@@ -1,9 +1,13 @@
 //! Who carries which attempt: each origin's queue and its connections, apart for each identity.
 //!
-//! An attempt goes to an idle connection if there is one (the one used last, so that surplus ones
-//! age out), else to a new one if the origin may have more, else into the origin's queue, where a
-//! connection finds it when it is done. Invariant: an origin with attempts in its queue has a
-//! connection that will look for them, because looking and leaving are one step under one lock.
+//! An attempt goes to a connection with room if there is one (the one used last, so that surplus
+//! ones age out), else to a new one if the origin may have more, else into the origin's queue, where
+//! a connection finds it when it is done. A connection of HTTP/1.1 has room for one attempt, one of
+//! HTTP/2 for many: where HTTP/2 was spoken before, attempts wait for a connection that is being
+//! opened instead of opening one each.
+//!
+//! Invariant: an origin with attempts in its queue has a connection that will look for them,
+//! because looking and leaving are one step under one lock.
 //!
 //! Locks are taken in the order origins, origin, slot, and never held across an await.
 
@@ -13,11 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use posthaste_crypto::digest::Digest;
-use tokio_rustls::TlsConnector;
+use tokio::time::Instant;
 
 use super::Identity;
 use super::attempt::Attempt;
-use super::open::Opener;
+use super::open::{Opener, Tls};
+use super::protocol::{Broke, Protocols, STREAMS_EXPECTED};
 use crate::target::Origin;
 
 /// The queues and connections of all origins.
@@ -34,6 +39,7 @@ pub(super) struct Pools {
 struct Origins {
     /// By the fingerprint of the identity, then by origin: found without making a key of the two.
     pools: HashMap<Option<Digest>, HashMap<Origin, Arc<Pool>>>,
+    protocols: Protocols,
     closing: bool,
 }
 
@@ -42,25 +48,34 @@ struct Pool {
     origin: Origin,
     identity: Option<Arc<Identity>>,
     /// Made once: it holds a copy of all roots.
-    tls: OnceLock<TlsConnector>,
+    tls: OnceLock<Tls>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Box<Attempt>>,
-    idle: Vec<Arc<Slot>>,
+    /// Connections with room.
+    open: Vec<Arc<Slot>>,
     connections: usize,
+    /// Of these, those that have not been opened yet.
+    opening: usize,
+    /// How many attempts one connection carries at once, as far as is known.
+    streams: usize,
     closing: bool,
 }
 
-/// Where an idle connection is handed its next attempt.
+/// Where a connection with room is handed its next attempts.
 #[derive(Debug, Default)]
 struct Slot(Mutex<Handed>);
 
 #[derive(Debug, Default)]
 struct Handed {
-    attempt: Option<Box<Attempt>>,
+    attempts: VecDeque<Box<Attempt>>,
+    /// How many more it takes.
+    room: usize,
+    /// Whether it carries nothing, and is counted as such.
+    idle: bool,
     close: bool,
     waker: Option<Waker>,
 }
@@ -87,37 +102,44 @@ impl Pools {
         }
     }
 
+    /// For an attempt that was just taken.
     pub(super) fn offer(self: &Arc<Self>, attempt: Box<Attempt>) -> Offer {
-        let mut origins = lock(&self.origins);
-        if origins.closing {
-            return Offer::Closed(attempt);
-        }
-        let origin = attempt.target().origin();
-        let identity = attempt.identity();
-        let pools = origins.pools.entry(fingerprint(identity)).or_default();
-        let pool = match pools.get(origin) {
-            Some(pool) => pool,
-            None => {
-                let pool = Arc::new(Pool::new(origin.clone(), identity.cloned()));
-                pools.entry(origin.clone()).or_insert(pool)
-            }
-        };
+        let origins = lock(&self.origins);
+        if origins.closing { Offer::Closed(attempt) } else { self.place(origins, attempt) }
+    }
+
+    /// For an attempt that a connection could not carry: it was taken, and ends, also while closing.
+    pub(super) fn offer_again(self: &Arc<Self>, attempt: Box<Attempt>) -> Offer {
+        self.place(lock(&self.origins), attempt)
+    }
+
+    fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: Box<Attempt>) -> Offer {
+        let pool = origins.pool(attempt.target().origin(), attempt.identity());
         let mut state = lock(&pool.state);
-        if let Some(slot) = state.idle.pop() {
-            self.idle.fetch_sub(1, Ordering::Relaxed);
-            slot.hand(attempt);
-            drop(state);
-            drop(origins);
-            slot.wake();
+        if let Some(slot) = state.open.last() {
+            let slot = Arc::clone(slot);
+            let mut handed = lock(&slot.0);
+            if handed.hand(attempt, &self.idle) == 0 {
+                state.open.pop();
+            }
+            let waker = handed.waker.take();
+            drop((handed, state, origins));
+            if let Some(waker) = waker {
+                waker.wake();
+            }
             return Offer::Taken;
         }
-        if state.connections == self.per_origin_max {
+        let promised = if state.streams > 1 { state.opening * state.streams } else { 0 };
+        // Each connection that is being opened has an attempt of its own already.
+        if state.connections == self.per_origin_max || state.queue.len() + state.opening < promised {
             state.queue.push_back(attempt);
             return Offer::Taken;
         }
         state.connections += 1;
+        state.opening += 1;
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat { pools: Arc::clone(self), pool: Arc::clone(pool), slot: Arc::default(), left: false };
+        drop(state);
+        let seat = Seat { pools: Arc::clone(self), pool, slot: Arc::default(), opening: true, left: false };
         Offer::Grow(seat, attempt)
     }
 
@@ -129,7 +151,7 @@ impl Pools {
         origins.pools.values().flat_map(HashMap::values).for_each(|pool| {
             let mut state = lock(&pool.state);
             state.closing = true;
-            state.idle.iter().for_each(|slot| slot.close());
+            state.open.iter().for_each(|slot| slot.close());
         });
     }
 
@@ -143,7 +165,7 @@ impl Pools {
         if lock(&pool.state).connections > 0 {
             return;
         }
-        let fingerprint = fingerprint(pool.identity.as_ref());
+        let fingerprint = pool.fingerprint();
         if let Some(pools) = origins.pools.get_mut(&fingerprint) {
             pools.remove(&pool.origin);
             if pools.is_empty() {
@@ -153,9 +175,29 @@ impl Pools {
     }
 }
 
+impl Origins {
+    fn pool(&mut self, origin: &Origin, identity: Option<&Arc<Identity>>) -> Arc<Pool> {
+        let fingerprint = fingerprint(identity);
+        let pools = self.pools.entry(fingerprint).or_default();
+        if let Some(pool) = pools.get(origin) {
+            return Arc::clone(pool);
+        }
+        let streams = self.protocols.streams(fingerprint, origin);
+        let state = State { streams, closing: self.closing, ..State::default() };
+        let pool = Arc::new(Pool {
+            origin: origin.clone(),
+            identity: identity.cloned(),
+            tls: OnceLock::new(),
+            state: Mutex::new(state),
+        });
+        pools.insert(origin.clone(), Arc::clone(&pool));
+        pool
+    }
+}
+
 impl Pool {
-    fn new(origin: Origin, identity: Option<Arc<Identity>>) -> Self {
-        Self { origin, identity, tls: OnceLock::new(), state: Mutex::default() }
+    fn fingerprint(&self) -> Option<Digest> {
+        fingerprint(self.identity.as_ref())
     }
 }
 
@@ -175,10 +217,11 @@ pub(super) struct Seat {
     pools: Arc<Pools>,
     pool: Arc<Pool>,
     slot: Arc<Slot>,
+    opening: bool,
     left: bool,
 }
 
-/// What a connection does next.
+/// What a connection that carries one attempt at a time does next.
 #[derive(Debug)]
 pub(super) enum Next {
     /// This attempt.
@@ -190,9 +233,78 @@ pub(super) enum Next {
 }
 
 impl Seat {
+    /// Whom its connection is to.
+    pub(super) fn origin(&self) -> &Origin {
+        &self.pool.origin
+    }
+
     /// How this pool's connections speak TLS.
-    pub(super) fn tls(&self, opener: &Opener) -> TlsConnector {
+    pub(super) fn tls(&self, opener: &Opener) -> Tls {
         self.pool.tls.get_or_init(|| opener.tls(self.pool.identity.as_deref())).clone()
+    }
+
+    /// Whether HTTP/2 may be offered to the receiver now.
+    pub(super) fn may_multiplex(&self, now: Instant) -> bool {
+        let origins = lock(&self.pools.origins);
+        origins.protocols.may_multiplex(self.pool.fingerprint(), &self.pool.origin, now)
+    }
+
+    /// The connection is open and carries one attempt at a time. What hoped for more is handed back,
+    /// to be offered again.
+    pub(super) fn opened_one(&mut self) -> VecDeque<Box<Attempt>> {
+        self.end_opening();
+        self.carries(1)
+    }
+
+    /// The connection is open and carries many; how many, its receiver has yet to say.
+    pub(super) fn opened_many(&mut self) {
+        self.end_opening();
+        let mut state = lock(&self.pool.state);
+        if state.streams <= 1 {
+            state.streams = STREAMS_EXPECTED;
+        }
+    }
+
+    /// A connection to this receiver carries so many at once. What waits for more than those that are
+    /// open or being opened will carry is handed back, to be offered again.
+    pub(super) fn carries(&self, streams: usize) -> VecDeque<Box<Attempt>> {
+        let mut origins = lock(&self.pools.origins);
+        origins.protocols.learn(self.pool.fingerprint(), &self.pool.origin, streams);
+        let mut state = lock(&self.pool.state);
+        state.streams = streams;
+        if state.connections == self.pools.per_origin_max {
+            return VecDeque::new();
+        }
+        // Each has an attempt of its own already.
+        let covered = (state.opening + 1) * (streams - 1);
+        let covered = covered.min(state.queue.len());
+        state.queue.split_off(covered)
+    }
+
+    /// The connection could not be opened. What waited for it alone shares its fate and is handed over.
+    pub(super) fn not_opened(&mut self) -> VecDeque<Box<Attempt>> {
+        let was_opening = self.opening;
+        self.end_opening();
+        let mut state = lock(&self.pool.state);
+        if !was_opening || state.streams <= 1 || state.connections > 1 {
+            return VecDeque::new();
+        }
+        std::mem::take(&mut state.queue)
+    }
+
+    /// The receiver broke an attempt over HTTP/2: it may get HTTP/1.1 for a while. Says whether it does.
+    pub(super) fn broke(&self, how: Broke, now: Instant) -> bool {
+        let mut origins = lock(&self.pools.origins);
+        let gets_http1 = origins.protocols.broke(self.pool.fingerprint(), &self.pool.origin, how, now);
+        if gets_http1 {
+            lock(&self.pool.state).streams = 1;
+        }
+        gets_http1
+    }
+
+    /// HTTP/2 works with this receiver.
+    pub(super) fn works(&self) {
+        lock(&self.pools.origins).protocols.works(self.pool.fingerprint(), &self.pool.origin);
     }
 
     /// For a connection that can be used again: waits idle if the queue is empty.
@@ -201,12 +313,11 @@ impl Seat {
         if let Some(attempt) = state.queue.pop_front() {
             return Next::Carry(attempt);
         }
-        let has_room = self.pools.idle.fetch_add(1, Ordering::Relaxed) < self.pools.idle_max;
-        if has_room && !state.closing {
-            state.idle.push(Arc::clone(&self.slot));
+        if self.rest(&state) {
+            lock(&self.slot.0).room = 1;
+            state.open.push(Arc::clone(&self.slot));
             return Next::Wait;
         }
-        self.pools.idle.fetch_sub(1, Ordering::Relaxed);
         self.left = true;
         leave(&self.pools, &self.pool, state);
         Next::Leave
@@ -225,30 +336,113 @@ impl Seat {
         }
     }
 
-    /// Ready with `true` when an attempt was handed over, with `false` when the pool closes.
-    pub(super) fn poll_handed(&self, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Ready when an attempt was handed over or the pool closes.
+    pub(super) fn poll_handed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut handed = lock(&self.slot.0);
-        if handed.attempt.is_some() || handed.close {
-            return Poll::Ready(handed.attempt.is_some());
+        if !handed.attempts.is_empty() || handed.close {
+            return Poll::Ready(());
         }
-        match &mut handed.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
+        handed.wait(cx);
         Poll::Pending
     }
 
     /// Ends the wait, for whatever reason: takes what was handed over, else leaves.
     pub(super) fn stop_waiting(&mut self) -> Next {
         let mut state = lock(&self.pool.state);
-        if let Some(attempt) = lock(&self.slot.0).attempt.take() {
+        if let Some(attempt) = lock(&self.slot.0).attempts.pop_front() {
             return Next::Carry(attempt);
         }
-        state.idle.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
-        self.pools.idle.fetch_sub(1, Ordering::Relaxed);
+        self.withdraw(&mut state);
         self.left = true;
         leave(&self.pools, &self.pool, state);
         Next::Leave
+    }
+
+    /// Takes what was handed over to a connection that carries many, and says how many that were, or
+    /// `None` when the pool closes.
+    pub(super) fn take_handed(&self, into: &mut VecDeque<Box<Attempt>>, cx: &mut Context<'_>) -> Option<usize> {
+        let mut handed = lock(&self.slot.0);
+        handed.wait(cx);
+        let taken = handed.attempts.len();
+        into.append(&mut handed.attempts);
+        if handed.close { None } else { Some(taken) }
+    }
+
+    /// A connection that carries many has room for so many more, and first of all for what waits in
+    /// the queue. Gives what is left of the room.
+    pub(super) fn announce(&self, room: usize, into: &mut VecDeque<Box<Attempt>>) -> usize {
+        let mut state = lock(&self.pool.state);
+        let mut handed = lock(&self.slot.0);
+        let before = into.len();
+        into.append(&mut handed.attempts);
+        while into.len() - before < room
+            && let Some(attempt) = state.queue.pop_front()
+        {
+            into.push_back(attempt);
+        }
+        handed.room = if state.closing { 0 } else { room.saturating_sub(into.len() - before) };
+        if into.len() > before && std::mem::take(&mut handed.idle) {
+            self.pools.idle.fetch_sub(1, Ordering::Relaxed);
+        }
+        let is_listed = state.open.iter().any(|slot| Arc::ptr_eq(slot, &self.slot));
+        match (is_listed, handed.room > 0) {
+            (false, true) => state.open.push(Arc::clone(&self.slot)),
+            (true, false) => state.open.retain(|slot| !Arc::ptr_eq(slot, &self.slot)),
+            _ => {}
+        }
+        handed.room
+    }
+
+    /// For a connection that carries many and has nothing left to carry: whether it may wait.
+    pub(super) fn may_rest(&self) -> bool {
+        let state = lock(&self.pool.state);
+        let is_empty = lock(&self.slot.0).attempts.is_empty();
+        !is_empty || self.rest(&state)
+    }
+
+    /// From now on nothing is handed over; what was comes back.
+    pub(super) fn retire(&self) -> VecDeque<Box<Attempt>> {
+        let mut state = lock(&self.pool.state);
+        self.withdraw(&mut state);
+        std::mem::take(&mut lock(&self.slot.0).attempts)
+    }
+
+    /// Ends the membership of a connection that carried many. If it was the last one, what is in the
+    /// queue comes back.
+    pub(super) fn leave_with_queue(&mut self) -> VecDeque<Box<Attempt>> {
+        let mut state = lock(&self.pool.state);
+        let queue = if state.connections == 1 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
+        self.left = true;
+        leave(&self.pools, &self.pool, state);
+        queue
+    }
+
+    /// Counts the connection as idle, if one more may be.
+    fn rest(&self, state: &State) -> bool {
+        let mut handed = lock(&self.slot.0);
+        if handed.idle || state.closing {
+            return !state.closing;
+        }
+        handed.idle = self.pools.idle.fetch_add(1, Ordering::Relaxed) < self.pools.idle_max;
+        if !handed.idle {
+            self.pools.idle.fetch_sub(1, Ordering::Relaxed);
+        }
+        handed.idle
+    }
+
+    fn withdraw(&self, state: &mut State) {
+        state.open.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        let mut handed = lock(&self.slot.0);
+        handed.room = 0;
+        if std::mem::take(&mut handed.idle) {
+            self.pools.idle.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn end_opening(&mut self) {
+        if std::mem::take(&mut self.opening) {
+            lock(&self.pool.state).opening -= 1;
+        }
     }
 }
 
@@ -258,10 +452,9 @@ impl Drop for Seat {
         if self.left {
             return;
         }
+        self.end_opening();
         let mut state = lock(&self.pool.state);
-        let waiting = state.idle.len();
-        state.idle.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
-        self.pools.idle.fetch_sub(waiting - state.idle.len(), Ordering::Relaxed);
+        self.withdraw(&mut state);
         // If it was the last connection, the pool goes with it, and what is queued is answered by
         // being dropped.
         leave(&self.pools, &self.pool, state);
@@ -279,18 +472,30 @@ fn leave(pools: &Pools, pool: &Pool, mut state: MutexGuard<'_, State>) {
 }
 
 impl Slot {
-    fn hand(&self, attempt: Box<Attempt>) {
-        lock(&self.0).attempt = Some(attempt);
-    }
-
     fn close(&self) {
-        lock(&self.0).close = true;
-        self.wake();
+        let mut handed = lock(&self.0);
+        handed.close = true;
+        if let Some(waker) = handed.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Handed {
+    /// Gives the room that is left.
+    fn hand(&mut self, attempt: Box<Attempt>, idle: &AtomicUsize) -> usize {
+        self.attempts.push_back(attempt);
+        self.room = self.room.saturating_sub(1);
+        if std::mem::take(&mut self.idle) {
+            idle.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.room
     }
 
-    fn wake(&self) {
-        if let Some(waker) = &lock(&self.0).waker {
-            waker.wake_by_ref();
+    fn wait(&mut self, cx: &Context<'_>) {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
         }
     }
 }

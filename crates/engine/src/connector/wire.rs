@@ -1,4 +1,5 @@
-//! The bytes under HTTP: TCP or TLS, and whether anything of a request has left us.
+//! The bytes under HTTP: TCP or TLS, whether anything of a request has left us, and whether anything
+//! comes back.
 //!
 //! What was written decides whether a lost request may have arrived, so it is counted here, below
 //! the HTTP library, where nothing can be mistaken. With TLS the count is of plain bytes taken,
@@ -18,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: Stream,
-    written: Written,
+    traffic: Traffic,
 }
 
 #[derive(Debug)]
@@ -27,39 +28,48 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Bytes written since the connection was opened. The connection's task is its only writer.
+/// Bytes written and read since the connection was opened. The connection's task is its only user.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written(Arc<AtomicU64>);
+pub(super) struct Traffic(Arc<Counts>);
 
-impl Written {
-    pub(super) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Traffic {
+    pub(super) fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
     }
 
-    fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(super) fn read(&self) -> u64 {
+        self.0.read.load(Ordering::Relaxed)
     }
 }
 
 impl Wire {
-    pub(super) fn new(stream: Stream) -> (Self, Written) {
-        let written = Written::default();
-        (Self { stream, written: written.clone() }, written)
+    pub(super) fn new(stream: Stream) -> (Self, Traffic) {
+        let traffic = Traffic::default();
+        (Self { stream, traffic: traffic.clone() }, traffic)
     }
 
     fn count(&self, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let bytes = ready!(wrote)?;
-        self.written.add(bytes);
+        self.traffic.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
     }
 }
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
+        let before = buf.filled().len();
+        let read = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+        };
+        self.traffic.0.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        read
     }
 }
 

@@ -1,6 +1,8 @@
 //! The engine's integration tests, in one binary.
 
 mod connector;
+mod http2;
+mod multiplexer;
 mod network;
 mod receiver;
 mod ssrf;

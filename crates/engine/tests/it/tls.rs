@@ -69,6 +69,13 @@ impl Authority {
         Arc::new(Identity::parse(pem).expect("texts that fit"))
     }
 
+    /// The same with these protocols on offer.
+    pub(crate) fn acceptor_of(&self, names: &[&str], protocols: &[&str]) -> TlsAcceptor {
+        let mut config = ServerConfig::clone(self.acceptor(names).config());
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsAcceptor::from(Arc::new(config))
+    }
+
     fn acceptor_with(&self, params: &CertificateParams) -> TlsAcceptor {
         let key = KeyPair::generate().expect("randomness");
         let certificate = params.signed_by(&key, &self.issuer).expect("a receiver's certificate");

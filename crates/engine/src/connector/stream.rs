@@ -1,0 +1,132 @@
+//! One request and its answer over one stream of a connection that carries many.
+//!
+//! What the receiver sends is bounded as everywhere: the head, its interim answers, the body, the
+//! time. Whether a stream that failed may have been processed is the protocol's own word: a refused
+//! stream, or one above the last that a receiver going away has seen, was not.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use h2::client::{ResponseFuture, SendRequest};
+use http::Response;
+use posthaste_core::Cause;
+use tokio::time::{Instant, timeout_at};
+
+use super::attempt::Attempt;
+use super::exchange::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
+use super::protocol::Broke;
+use super::{Answer, Fault, fault};
+
+/// An attempt whose stream has ended.
+pub(super) struct Ended {
+    pub(super) attempt: Box<Attempt>,
+    pub(super) how: How,
+}
+
+/// How it ended.
+pub(super) enum How {
+    /// With an answer.
+    Answered(Answer),
+    /// Without one, and whether by the receiver's breaking it.
+    Failed(Fault, Option<Broke>),
+    /// The receiver did not process it: it may be repeated.
+    NotProcessed(Fault, Option<Broke>),
+}
+
+/// Sends a request and reads its answer until the attempt's deadline.
+pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: Box<Attempt>) -> Ended {
+    let deadline = attempt.deadline();
+    let how = match Instant::now() < deadline {
+        true => talk(sender, &attempt, deadline).await,
+        false => How::Failed(Fault::timeout(false), None),
+    };
+    Ended { attempt, how }
+}
+
+async fn talk(mut sender: SendRequest<Bytes>, attempt: &Attempt, deadline: Instant) -> How {
+    let (head, body) = attempt.http2_request();
+    let has_body = !body.is_empty();
+    let (mut answer, mut stream) = match sender.send_request(head, !has_body) {
+        Ok(begun) => begun,
+        // The connection had ended or was about to: nothing was sent.
+        Err(error) => return How::NotProcessed(fault::of_unsent_stream(&error), None),
+    };
+    // The library holds on to it and sends as much at a time as the receiver allows.
+    if has_body && let Err(error) = stream.send_data(body, true) {
+        return failed(&error);
+    }
+    let mut interim = 0;
+    let head = poll_fn(|cx| poll_head(cx, &mut answer, &mut interim));
+    match timeout_at(deadline, head).await {
+        Ok(Head::Answered(response)) => read_answer(response, deadline).await,
+        Ok(Head::Failed(error)) => failed(&error),
+        Ok(Head::Flooded) => How::Failed(Fault::new(Cause::ProtocolError, "interim_answers"), Some(Broke::Stream)),
+        Err(_) => How::Failed(Fault::timeout(true), None),
+    }
+}
+
+/// How waiting for an answer's head ended.
+enum Head {
+    Answered(Response<RecvStream>),
+    Failed(h2::Error),
+    Flooded,
+}
+
+fn poll_head(cx: &mut Context<'_>, answer: &mut ResponseFuture, interim: &mut usize) -> Poll<Head> {
+    while let Poll::Ready(Some(Ok(_))) = answer.poll_informational(cx) {
+        *interim += 1;
+        if *interim > INTERIM_ANSWERS_MAX {
+            return Poll::Ready(Head::Flooded);
+        }
+    }
+    Pin::new(answer).poll(cx).map(|answered| match answered {
+        Ok(response) => Head::Answered(response),
+        Err(error) => Head::Failed(error),
+    })
+}
+
+/// The head stands, however the body ends; what is too long or too slow is cut.
+async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
+    let (head, mut body) = response.into_parts();
+    if !(200..=599).contains(&head.status.as_u16()) {
+        return How::Failed(Fault::new(Cause::ProtocolError, "status"), Some(Broke::Stream));
+    }
+    let bytes: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if head.headers.len() > FIELDS_MAX || bytes > HEAD_BYTES_MAX {
+        return How::Failed(Fault { cause: Cause::ResponseHeadTooLarge, detail: None }, None);
+    }
+    let mut kept = Kept { excerpt: BytesMut::new(), read: 0, wanted: !head.status.is_success() };
+    let cut = match timeout_at(deadline, read_body(&mut body, &mut kept)).await {
+        Ok(Ok(is_whole)) => !is_whole,
+        Ok(Err(error)) if error.is_library() => return failed(&error),
+        Ok(Err(_)) | Err(_) => true,
+    };
+    How::Answered(Answer { status: head.status, headers: head.headers, excerpt: kept.excerpt.freeze(), cut })
+}
+
+/// Says whether the body was read to its end.
+async fn read_body(body: &mut RecvStream, kept: &mut Kept) -> Result<bool, h2::Error> {
+    while let Some(data) = poll_fn(|cx| body.poll_data(cx)).await {
+        let data = data?;
+        let taken = kept.take(&data);
+        body.flow_control().release_capacity(data.len())?;
+        if taken.is_break() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn failed(error: &h2::Error) -> How {
+    match fault::of_stream(error) {
+        fault::Stream::NotProcessed(fault) => {
+            let wants_http1 = error.reason() == Some(h2::Reason::HTTP_1_1_REQUIRED);
+            How::NotProcessed(fault, wants_http1.then_some(Broke::WantsHttp1))
+        }
+        fault::Stream::Broken(fault) => How::Failed(fault, Some(Broke::Stream)),
+        fault::Stream::Lost(fault) => How::Failed(fault, None),
+    }
+}

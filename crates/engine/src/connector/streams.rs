@@ -1,0 +1,363 @@
+//! A connection that carries many attempts at once: HTTP/2.
+//!
+//! One task drives the connection and all its streams; no task is made for an attempt. The receiver
+//! says how many streams it takes, we take no more than our own limit, and whoever finds no room goes
+//! to another connection or waits in the origin's queue. A stream that the receiver says it did not
+//! process is offered once more, to whichever connection has room; nothing else is ever repeated.
+//!
+//! The guarantees are those of a connection that carries one: an attempt ends once and by its own
+//! deadline, and a connection whose address was checked too long ago begins nothing before it was
+//! checked again. Read next: `stream` (one request and its answer).
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use h2::client::{Connection, SendRequest};
+use h2::{Ping, PingPong};
+use posthaste_core::Cause;
+use tokio::time::Instant;
+
+use super::alarm::Alarm;
+use super::attempt::Attempt;
+use super::pool::Seat;
+use super::protocol::Broke;
+use super::stream::{self, Ended, How};
+use super::wire::{Traffic, Wire};
+use super::{Carriers, Fault, fault};
+use crate::target::Refusal;
+
+/// An open connection.
+pub(super) struct Streams {
+    sender: SendRequest<Bytes>,
+    /// `None` once it has ended: it must not be polled again.
+    connection: Option<Connection<Wire, Bytes>>,
+    ping: PingPong,
+    traffic: Traffic,
+    address: IpAddr,
+    checked_at: Instant,
+    /// What ended it, if the receiver broke the rules.
+    broken: Option<Fault>,
+}
+
+impl Streams {
+    pub(super) fn new(
+        (sender, mut connection): (SendRequest<Bytes>, Connection<Wire, Bytes>),
+        traffic: Traffic,
+        address: IpAddr,
+        checked_at: Instant,
+    ) -> Self {
+        let ping = connection.ping_pong().expect("it is asked for once");
+        Self { sender, connection: Some(connection), ping, traffic, address, checked_at, broken: None }
+    }
+
+    /// Lets the connection read and write, and says whether it takes requests.
+    fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        if let Poll::Ready(ended) = Pin::new(connection).poll(cx) {
+            // Dropping it tells whoever still waits for an answer that none will come.
+            self.connection = None;
+            self.broken = ended.err().and_then(|error| fault::of_connection(&error));
+            return false;
+        }
+        // It fails once the receiver has said that it goes away.
+        !matches!(self.sender.poll_ready(cx), Poll::Ready(Err(_)))
+    }
+}
+
+/// Carries attempts, beginning with this one, until the connection has ended and they with it.
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, link: Box<Streams>, first: Box<Attempt>) {
+    seat.opened_many();
+    let look_at = Instant::now() + carriers.opener.settings.ping_after;
+    let mut task = Task {
+        alarm: Alarm::new(look_at),
+        carriers,
+        seat,
+        link,
+        waiting: VecDeque::from([first]),
+        under_way: FuturesUnordered::new(),
+        recheck: None,
+        just_checked: true,
+        limit: 0,
+        room: 0,
+        retired: false,
+        clean: false,
+        rests_since: None,
+        silence: Silence { heard: 0, look_at, asked: false },
+    };
+    poll_fn(|cx| task.poll(cx)).await;
+    let queue = task.seat.leave_with_queue();
+    queue.into_iter().for_each(|attempt| task.carriers.offer(attempt));
+}
+
+/// The connection's task.
+struct Task {
+    carriers: Arc<Carriers>,
+    seat: Seat,
+    link: Box<Streams>,
+    alarm: Alarm,
+    /// Handed over and not begun: the receiver has not said how many it takes, takes fewer than it
+    /// did, or its address is being checked.
+    waiting: VecDeque<Box<Attempt>>,
+    under_way: FuturesUnordered<BoxFuture<'static, Ended>>,
+    recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
+    /// Whether nothing was begun since the last check.
+    just_checked: bool,
+    /// How many streams may be open at once, by the receiver's word and ours.
+    limit: usize,
+    /// How many more the pool knows it may hand over.
+    room: usize,
+    /// Takes nothing more, and ends with what is under way.
+    retired: bool,
+    /// Whether an attempt was answered since one was broken.
+    clean: bool,
+    rests_since: Option<Instant>,
+    silence: Silence,
+}
+
+/// How long the receiver has said nothing.
+struct Silence {
+    heard: u64,
+    look_at: Instant,
+    asked: bool,
+}
+
+impl Task {
+    /// Ready once the connection has ended, or rested long enough.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.seat.take_handed(&mut self.waiting, cx) {
+                Some(taken) => self.room -= taken.min(self.room),
+                None => self.retire(),
+            }
+            if !self.link.drive(cx) {
+                self.retire();
+            }
+            while let Poll::Ready(Some(ended)) = self.under_way.poll_next_unpin(cx) {
+                self.ended(ended);
+            }
+            self.poll_recheck(cx);
+            self.see_limit();
+            let begun = self.begin();
+            if !self.announce() && !begun {
+                break;
+            }
+        }
+        if self.is_over() { Poll::Ready(()) } else { self.poll_alarm(cx) }
+    }
+
+    /// Whether there is nothing to carry, and nothing more will be taken.
+    fn is_over(&mut self) -> bool {
+        if !self.under_way.is_empty() || !self.waiting.is_empty() || (!self.retired && self.rests()) {
+            return false;
+        }
+        self.retire();
+        // Handed over at the last moment.
+        self.give_back();
+        true
+    }
+
+    /// Begins what waits, as far as there is room. Says whether anything was begun.
+    fn begin(&mut self) -> bool {
+        if self.waiting.is_empty() || self.recheck.is_some() {
+            return false;
+        }
+        if self.retired {
+            self.give_back();
+            return false;
+        }
+        let now = Instant::now();
+        let is_old = now.duration_since(self.link.checked_at) >= self.carriers.opener.settings.recheck_after;
+        if is_old && !self.just_checked {
+            return self.check_again();
+        }
+        if self.under_way.is_empty() {
+            self.silence = self.silent_since(now);
+        }
+        let mut begun = false;
+        while self.under_way.len() < self.limit
+            && let Some(attempt) = self.waiting.pop_front()
+        {
+            self.under_way.push(Box::pin(stream::exchange(self.link.sender.clone(), attempt)));
+            begun = true;
+        }
+        self.just_checked &= !begun;
+        begun
+    }
+
+    fn ended(&mut self, Ended { attempt, how }: Ended) {
+        match how {
+            How::Answered(answer) => {
+                if !std::mem::replace(&mut self.clean, true) {
+                    self.seat.works();
+                }
+                attempt.finish(Ok(answer));
+            }
+            How::Failed(fault, broke) => {
+                if let Some(how) = broke {
+                    self.broke(how);
+                }
+                attempt.finish(Err(fault));
+            }
+            How::NotProcessed(fault, broke) => {
+                if broke == Some(Broke::WantsHttp1) {
+                    self.broke(Broke::WantsHttp1);
+                }
+                if attempt.is_repeated() {
+                    self.broke(Broke::Stream);
+                }
+                self.carriers.offer_again(attempt, fault);
+            }
+        }
+    }
+
+    /// What was handed over and not begun goes elsewhere.
+    fn give_back(&mut self) {
+        let fault = self.link.broken.unwrap_or(Fault { cause: Cause::ClosedEarly, detail: None });
+        std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| self.carriers.offer_again(attempt, fault));
+    }
+
+    fn broke(&mut self, how: Broke) {
+        self.clean = false;
+        if self.seat.broke(how, Instant::now()) {
+            self.retire();
+        }
+    }
+
+    /// The receiver may say at any time how many streams it takes.
+    fn see_limit(&mut self) {
+        let limit =
+            self.link.sender.current_max_send_streams().min(self.carriers.opener.settings.streams_per_connection_max);
+        if limit == self.limit {
+            return;
+        }
+        self.limit = limit;
+        if limit > 0 && !self.retired {
+            let surplus = self.seat.carries(limit);
+            surplus.into_iter().for_each(|attempt| self.carriers.offer(attempt));
+        }
+    }
+
+    /// Tells the pool how many more may be handed over, if that has changed. Says whether something
+    /// waited in the queue for it.
+    fn announce(&mut self) -> bool {
+        let free = self.limit.saturating_sub(self.under_way.len() + self.waiting.len());
+        if self.retired || free == self.room {
+            return false;
+        }
+        let waiting = self.waiting.len();
+        self.room = self.seat.announce(free, &mut self.waiting);
+        self.waiting.len() > waiting
+    }
+
+    /// Takes nothing more.
+    fn retire(&mut self) {
+        if !std::mem::replace(&mut self.retired, true) {
+            self.room = 0;
+            self.waiting.append(&mut self.seat.retire());
+        }
+    }
+
+    /// The address must prove itself again before anything more is begun.
+    fn check_again(&mut self) -> bool {
+        let deadline = self.waiting.iter().map(|attempt| attempt.deadline()).min().unwrap_or_else(Instant::now);
+        let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
+        self.recheck = Some(Box::pin(async move { carriers.opener.check(&origin, deadline).await }));
+        true
+    }
+
+    fn poll_recheck(&mut self, cx: &mut Context<'_>) {
+        let Some(recheck) = &mut self.recheck else { return };
+        let Poll::Ready(checked) = recheck.as_mut().poll(cx) else { return };
+        self.recheck = None;
+        match checked {
+            Ok(addresses) if addresses.contains(&self.link.address) => {
+                self.link.checked_at = Instant::now();
+                self.just_checked = true;
+            }
+            // The name has moved: what waits goes where it is now.
+            Ok(_) => self.retire(),
+            Err(refusal) => {
+                self.retire();
+                let fault = Fault::from(refusal);
+                std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| attempt.finish(Err(fault)));
+            }
+        }
+    }
+
+    /// Whether a connection with nothing to carry may wait for more.
+    fn rests(&mut self) -> bool {
+        if !self.seat.may_rest() {
+            return false;
+        }
+        let now = Instant::now();
+        let since = *self.rests_since.get_or_insert(now);
+        now.duration_since(since) < self.carriers.opener.settings.idle_timeout
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.under_way.is_empty() || !self.waiting.is_empty() {
+            self.rests_since = None;
+        }
+        self.alarm.set(self.next_look());
+        while self.alarm.poll(cx).is_ready() {
+            let now = Instant::now();
+            self.give_up(now);
+            self.listen(now, cx);
+            if self.is_over() {
+                return Poll::Ready(());
+            }
+            self.alarm.set(self.next_look());
+        }
+        Poll::Pending
+    }
+
+    fn next_look(&self) -> Instant {
+        let deadline = self.waiting.iter().map(|attempt| attempt.deadline()).min();
+        let rest = self.rests_since.map(|since| since + self.carriers.opener.settings.idle_timeout);
+        let look_at = if self.under_way.is_empty() { None } else { Some(self.silence.look_at) };
+        let soonest = [deadline, rest, look_at].into_iter().flatten().min();
+        soonest.unwrap_or_else(|| Instant::now() + self.carriers.opener.settings.idle_timeout)
+    }
+
+    /// Ends what waited until its deadline.
+    fn give_up(&mut self, now: Instant) {
+        for _ in 0..self.waiting.len() {
+            let Some(attempt) = self.waiting.pop_front() else { return };
+            match attempt.deadline() > now {
+                true => self.waiting.push_back(attempt),
+                false => attempt.finish(Err(Fault::timeout(false))),
+            }
+        }
+    }
+
+    /// Asks a silent receiver for a sign of life, and gives the connection up without one.
+    fn listen(&mut self, now: Instant, cx: &mut Context<'_>) {
+        if self.under_way.is_empty() || now < self.silence.look_at {
+            return;
+        }
+        let _ = self.link.ping.poll_pong(cx);
+        if self.link.traffic.read() != self.silence.heard {
+            self.silence = self.silent_since(now);
+        } else if self.silence.asked || self.link.ping.send_ping(Ping::opaque()).is_err() {
+            // Whoever waits on it hears of it by its end.
+            self.link.connection = None;
+            self.silence = self.silent_since(now);
+        } else {
+            self.silence.asked = true;
+            self.silence.look_at = now + self.carriers.opener.settings.ping_after / 2;
+        }
+    }
+
+    fn silent_since(&self, now: Instant) -> Silence {
+        let look_at = now + self.carriers.opener.settings.ping_after;
+        Silence { heard: self.link.traffic.read(), look_at, asked: false }
+    }
+}

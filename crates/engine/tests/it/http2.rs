@@ -1,0 +1,361 @@
+//! HTTP/2: many attempts over one connection, and receivers that bend or break its rules.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use h2::Reason;
+use posthaste_engine::connector::{BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX, HEAD_BYTES_MAX, NoAnswer, Settings};
+use posthaste_engine::target::TargetRules;
+use tokio::sync::Semaphore;
+
+use crate::multiplexer::{
+    Manner, Multiplexer, Reply, Terms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
+};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
+use crate::tls::Authority;
+
+const URL: &str = "https://hooks.example.com/hook?a=b";
+const NAME: &[&str] = &["hooks.example.com"];
+
+/// A receiver with these manners and a bench that reaches it by name.
+async fn start(settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
+    start_offering(&["h2", "http/1.1"], settings, manners).await
+}
+
+async fn start_offering(protocols: &[&str], settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
+    let names = Names::new([addresses(&["93.184.216.34"])]);
+    start_with(protocols, settings, manners, names).await
+}
+
+async fn start_with(
+    protocols: &[&str],
+    settings: Settings,
+    manners: Vec<Manner>,
+    names: Arc<Names>,
+) -> (Multiplexer, Bench) {
+    let authority = Authority::new();
+    let receiver = Multiplexer::start(authority.acceptor_of(NAME, protocols), manners).await;
+    let witness = Witness::new(receiver.address(), Patience::None);
+    let bench = Bench::with(settings, names, witness, authority.roots());
+    (receiver, bench)
+}
+
+/// What the next attempt ends in: a status, or a cause and its detail.
+async fn outcome(bench: &mut Bench) -> String {
+    let done = bench.attempt(URL).await;
+    tell(&done.result)
+}
+
+fn tell(result: &Result<posthaste_engine::connector::Answer, posthaste_engine::connector::Fault>) -> String {
+    match result {
+        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
+        Ok(answer) => answer.status.as_u16().to_string(),
+        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
+    }
+}
+
+async fn check(manner: Manner, expected: &str) {
+    let (_receiver, mut bench) =
+        start(Settings { attempt_timeout: 5 * SHORT, ..settings() }, vec![manner.clone()]).await;
+    assert_eq!(outcome(&mut bench).await, expected, "{manner:?}");
+}
+
+/// Sends so many jobs and gives what each ended in, in the order of their tokens.
+async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
+    for token in 0..count {
+        bench.connector.send(bench.job(token, URL)).expect("room for a job");
+    }
+    let mut outcomes = vec![String::new(); usize::try_from(count).expect("a few")];
+    for _ in 0..count {
+        let done = bench.next().await;
+        let outcome = &mut outcomes[usize::try_from(done.token).expect("a token of ours")];
+        assert!(outcome.is_empty(), "{} ended twice", done.token);
+        *outcome = tell(&done.result);
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn the_target_decides_authority_and_path_and_no_field_of_http_1_is_sent() {
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
+    let mut job = bench.job(1, URL);
+    job.request = request("{\"a\":1}");
+    for (name, value) in [("host", "evil.example"), ("content-length", "3"), ("connection", "close")] {
+        job.request.headers_mut().insert(name, value.parse().expect("a value"));
+    }
+    bench.connector.send(job).expect("room for a job");
+    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    assert_eq!(
+        *receiver.seen.last.lock().expect("no receiver panics"),
+        "POST https://hooks.example.com/hook?a=b [\"content-length: \\\"7\\\"\", \"content-type: \
+         \\\"application/json\\\"\"] {\"a\":1}"
+    );
+}
+
+#[tokio::test]
+async fn one_connection_carries_many_attempts_at_once() {
+    let gate = Arc::new(Semaphore::new(1));
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Held(Arc::clone(&gate))])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    for token in 0..50 {
+        bench.connector.send(bench.job(token, URL)).expect("room for a job");
+    }
+    while receiver.seen.at_once_max.load(Ordering::SeqCst) < 50 {
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(50);
+    for _ in 0..50 {
+        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    }
+    assert_eq!(receiver.seen.counts(), (1, 51));
+    assert_eq!(bench.connector.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_receiver_that_speaks_http_1_alone_gets_it() {
+    let (receiver, mut bench) = start_offering(&["http/1.1"], settings(), vec![serve(&[Reply::Ok])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!((receiver.seen.over_http1.load(Ordering::SeqCst), receiver.seen.counts()), (1, (1, 0)));
+}
+
+#[tokio::test]
+async fn neither_the_receiver_s_limit_of_streams_nor_ours_is_exceeded() {
+    for (theirs, ours) in [(Some(2), 128), (None, 3)] {
+        let terms = Terms { streams_max: theirs, answers: vec![Reply::Ok], ..Terms::default() };
+        let limits = Settings { streams_per_connection_max: ours, connections_per_origin_max: 4, ..settings() };
+        let (receiver, mut bench) = start(limits, vec![Manner::Serve(terms)]).await;
+        assert!(many(&mut bench, 100).await.iter().all(|outcome| outcome == "200"));
+        let at_once = receiver.seen.at_once_max.load(Ordering::SeqCst);
+        assert!(at_once <= 3 && theirs.is_none_or(|max| at_once <= max as usize), "{at_once}");
+        assert!(receiver.seen.counts().0 <= 4);
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_takes_no_stream_is_left_at_the_deadline_without_a_byte_of_the_message() {
+    let terms = Terms { streams_max: Some(0), answers: vec![Reply::Ok], ..Terms::default() };
+    check(Manner::Serve(terms), "connect_timeout attempt_timeout").await;
+}
+
+#[tokio::test]
+async fn a_receiver_may_begin_with_one_stream_and_take_more_later() {
+    let first = [streams_frame(1), streams_frame(5)].concat();
+    let then = (1..=9).step_by(2).flat_map(ok_frame).collect();
+    let (receiver, mut bench) = start(settings(), vec![Manner::Raw(first, 5, then)]).await;
+    bench.connector.send(bench.job(0, URL)).expect("room for a job");
+    while receiver.seen.counts().1 < 1 {
+        tokio::task::yield_now().await;
+    }
+    for token in 1..5 {
+        bench.connector.send(bench.job(token, URL)).expect("room for a job");
+    }
+    for _ in 0..5 {
+        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    }
+    assert_eq!(receiver.seen.counts(), (1, 5));
+}
+
+#[tokio::test]
+async fn a_refused_stream_is_repeated_once_and_silently() {
+    let replies = [Reply::Reset(Reason::REFUSED_STREAM), Reply::Ok];
+    let (receiver, mut bench) = start(settings(), vec![serve(&replies)]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts().1, 2);
+    let (receiver, mut bench) = start(settings(), vec![serve(&replies[..1])]).await;
+    assert_eq!(outcome(&mut bench).await, "closed_early stream_refused");
+    assert_eq!(receiver.seen.counts().1, 2);
+}
+
+#[tokio::test]
+async fn what_a_receiver_that_goes_away_has_not_seen_is_repeated_on_another_connection() {
+    let leaves = Manner::Raw(settings_frame(), 1, goaway_frame(0, 0));
+    let (receiver, mut bench) = start(settings(), vec![leaves.clone(), serve(&[Reply::Ok])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (2, 2));
+    // Also with an error for a reason, and only once.
+    let leaves = Manner::Raw(settings_frame(), 1, goaway_frame(0, 2));
+    let (receiver, mut bench) = start(settings(), vec![leaves]).await;
+    assert_eq!(outcome(&mut bench).await, "closed_early going_away");
+    assert_eq!(receiver.seen.counts(), (2, 2));
+}
+
+#[tokio::test]
+async fn what_a_receiver_that_goes_away_has_seen_is_waited_for() {
+    let leaves = Manner::Raw(settings_frame(), 1, [goaway_frame(1, 0), ok_frame(1)].concat());
+    let (receiver, mut bench) = start(settings(), vec![leaves, serve(&[Reply::Ok])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (2, 2));
+}
+
+#[tokio::test]
+async fn three_streams_broken_in_a_row_and_the_receiver_gets_http_1() {
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Reset(Reason::INTERNAL_ERROR)])]).await;
+    for _ in 0..3 {
+        assert_eq!(outcome(&mut bench).await, "unknown stream_reset");
+    }
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.over_http1.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_http_1_gets_it_at_once() {
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Reset(Reason::HTTP_1_1_REQUIRED)])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!((receiver.seen.over_http1.load(Ordering::SeqCst), receiver.seen.counts()), (1, (2, 1)));
+}
+
+#[tokio::test]
+async fn what_is_not_http_2_is_a_protocol_error() {
+    check(Manner::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), 1, Vec::new()), "protocol_error http2").await;
+    let unsolicited = [settings_frame(), ok_frame(99)].concat();
+    check(Manner::Raw(unsolicited, 1, Vec::new()), "protocol_error http2").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_never_ends_keeps_its_deadline_and_disturbs_no_other() {
+    let replies = [Reply::Ok, Reply::Never, Reply::Ok];
+    let (receiver, mut bench) =
+        start(Settings { attempt_timeout: 5 * SHORT, ..settings() }, vec![serve(&replies)]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    let outcomes = many(&mut bench, 2).await;
+    assert_eq!(outcomes.iter().filter(|outcome| *outcome == "200").count(), 1, "{outcomes:?}");
+    assert!(outcomes.iter().any(|outcome| outcome == "unknown attempt_timeout"), "{outcomes:?}");
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (1, 4));
+}
+
+#[tokio::test]
+async fn a_receiver_that_lets_no_byte_of_the_body_through_is_left_at_the_deadline() {
+    let terms = Terms { window: Some(0), answers: vec![Reply::Ok], ..Terms::default() };
+    check(Manner::Serve(terms), "unknown attempt_timeout").await;
+}
+
+#[tokio::test]
+async fn heads_above_the_limits_are_refused() {
+    check(serve(&[Reply::Fields(100, 10)]), "200").await;
+    check(serve(&[Reply::Fields(101, 10)]), "response_head_too_large").await;
+    check(serve(&[Reply::Fields(2, HEAD_BYTES_MAX / 2)]), "response_head_too_large").await;
+    check(serve(&[Reply::Fields(40, HEAD_BYTES_MAX / 4)]), "protocol_error http2").await;
+    check(serve(&[Reply::Interim(8)]), "200").await;
+    check(serve(&[Reply::Interim(9)]), "protocol_error interim_answers").await;
+}
+
+#[tokio::test]
+async fn of_a_body_only_the_beginning_is_read_and_the_connection_goes_on() {
+    let replies = [Reply::Body(500, 3), Reply::Body(503, 8 * BODY_BYTES_READ_MAX), Reply::Body(200, 9), Reply::Ok];
+    let (receiver, mut bench) = start(settings(), vec![serve(&replies)]).await;
+    let answer = bench.answer(URL).await;
+    assert_eq!((answer.status.as_u16(), &answer.excerpt[..], answer.cut), (500, &b"xxx"[..], false));
+    let answer = bench.answer(URL).await;
+    assert_eq!((answer.status.as_u16(), answer.excerpt.len(), answer.cut), (503, EXCERPT_BYTES_MAX, true));
+    let answer = bench.answer(URL).await;
+    assert_eq!((answer.status.as_u16(), answer.excerpt.len(), answer.cut), (200, 0, false));
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (1, 4));
+}
+
+#[tokio::test]
+async fn a_silent_receiver_is_asked_for_a_sign_of_life_and_left_without_one() {
+    let silent = Manner::Raw(settings_frame(), 99, Vec::new());
+    let (_receiver, mut bench) = start(Settings { ping_after: SHORT, ..settings() }, vec![silent]).await;
+    assert_eq!(outcome(&mut bench).await, "unknown connection_closed");
+    // One that is merely slow answers the question and keeps its connection.
+    let gate = Arc::new(Semaphore::new(0));
+    let slow = serve(&[Reply::Held(Arc::clone(&gate))]);
+    let limits = Settings { ping_after: SHORT / 4, ..settings() };
+    let (receiver, mut bench) = start(limits, vec![slow]).await;
+    bench.connector.send(bench.job(1, URL)).expect("room for a job");
+    let no_end = tokio::time::timeout(4 * SHORT, bench.next()).await;
+    assert!(no_end.is_err(), "it ended before it was answered: {no_end:?}");
+    gate.add_permits(1);
+    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    assert_eq!(receiver.seen.counts(), (1, 1));
+}
+
+#[tokio::test]
+async fn a_kept_connection_proves_its_address_again_after_a_while() {
+    let names = [
+        addresses(&["93.184.216.34"]),
+        addresses(&["93.184.216.34", "8.8.8.8"]),
+        addresses(&["1.1.1.1"]),
+        addresses(&["1.1.1.1"]),
+        addresses(&["127.0.0.1", "1.1.1.1"]),
+        Lookup::Fails(NoAnswer::Failed),
+    ];
+    let limits = Settings { recheck_after: Duration::ZERO, rules: TargetRules::default(), ..settings() };
+    let (receiver, mut bench) = start_with(&["h2"], limits, vec![serve(&[Reply::Ok])], Names::new(names)).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (1, 2));
+    // The name has moved: a new connection, with a look-up of its own.
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (2, 3));
+    assert_eq!(outcome(&mut bench).await, "address_refused dns_mixed");
+    assert_eq!(outcome(&mut bench).await, "dns_failed");
+    assert_eq!(receiver.seen.counts(), (2, 3));
+}
+
+#[tokio::test]
+async fn closing_lets_streams_under_way_end() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Held(Arc::clone(&gate))])]).await;
+    for token in 0..3 {
+        bench.connector.send(bench.job(token, URL)).expect("room for a job");
+    }
+    while receiver.seen.counts().1 < 3 {
+        tokio::task::yield_now().await;
+    }
+    let (_, ()) = tokio::join!(bench.connector.close(), async { gate.add_permits(3) });
+    for _ in 0..3 {
+        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    }
+    assert_eq!(bench.connector.connections(), 0);
+}
+
+#[tokio::test]
+async fn an_idle_connection_ends_after_its_time() {
+    let limits = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
+    let (receiver, mut bench) = start(limits, vec![serve(&[Reply::Ok])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    bench.until_no_connection().await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    assert_eq!(receiver.seen.counts(), (2, 2));
+}
+
+#[tokio::test]
+async fn what_waits_for_a_connection_that_cannot_be_opened_shares_its_fate() {
+    let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
+    assert_eq!(outcome(&mut bench).await, "200");
+    drop(receiver);
+    bench.until_no_connection().await;
+    let outcomes = many(&mut bench, 20).await;
+    assert!(outcomes.iter().all(|outcome| outcome == "connect_refused"), "{outcomes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_job_ends_exactly_once_while_receivers_go_away_and_break_streams() {
+    let resets = [Reason::REFUSED_STREAM, Reason::INTERNAL_ERROR, Reason::CANCEL].map(Reply::Reset);
+    let mut answers: Vec<Reply> = (0..40).flat_map(|_| vec![Reply::Ok; 12]).collect();
+    resets.iter().enumerate().for_each(|(index, reset)| answers[100 * (index + 1)] = reset.clone());
+    let terms = Terms { requests_max: Some(7), streams_max: Some(5), answers, ..Terms::default() };
+    let limits = Settings { connections_per_origin_max: 8, idle_connections_max: 4, ..settings() };
+    let (receiver, mut bench) = start(limits, vec![Manner::Serve(terms)]).await;
+    let mut ended = vec![0; 600];
+    let (mut sent, mut answered) = (0, 0);
+    for received in 0..ended.len() {
+        while sent < ended.len() && sent - received < 40 {
+            bench.connector.send(bench.job(sent as u64, URL)).expect("room for a job");
+            sent += 1;
+        }
+        let done = bench.next().await;
+        ended[usize::try_from(done.token).expect("a token of ours")] += 1;
+        answered += usize::from(done.result.is_ok());
+    }
+    assert!(ended.iter().all(|times| *times == 1));
+    assert!(answered >= 500, "{answered} answered of {:?}", receiver.seen.counts());
+    bench.connector.close().await;
+    assert_eq!(bench.connector.connections(), 0);
+}

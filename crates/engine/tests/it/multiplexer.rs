@@ -1,0 +1,271 @@
+//! A receiver that speaks HTTP/2 over TLS, as politely or as rudely as it is told.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{Request, Response};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::receiver::OK;
+
+/// What it does with a connection over HTTP/2; over HTTP/1.1 it always answers 200.
+#[derive(Clone, Debug)]
+pub(crate) enum Manner {
+    /// Answers requests, each as told: the first of all as the first, the last for all that follow.
+    Serve(Terms),
+    /// Writes these frames, reads until so many requests have come, writes those frames, and waits.
+    Raw(Vec<u8>, usize, Vec<u8>),
+}
+
+/// What it tells whoever connects, and how it answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) streams_max: Option<u32>,
+    pub(crate) window: Option<u32>,
+    /// Goes away after so many requests of a connection.
+    pub(crate) requests_max: Option<usize>,
+    pub(crate) answers: Vec<Reply>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// 200.
+    Ok,
+    /// 200 once somebody gives it a permit.
+    Held(Arc<Semaphore>),
+    /// Never.
+    Never,
+    /// Resets the stream.
+    Reset(Reason),
+    /// So many fields of so many bytes each.
+    Fields(usize, usize),
+    /// A status with a body of so many bytes.
+    Body(u16, usize),
+    /// So many interim answers first.
+    Interim(usize),
+}
+
+pub(crate) fn serve(answers: &[Reply]) -> Manner {
+    Manner::Serve(Terms { answers: answers.to_vec(), ..Terms::default() })
+}
+
+/// Listens on loopback; its tasks end with it.
+pub(crate) struct Multiplexer {
+    address: SocketAddr,
+    pub(crate) seen: Arc<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+/// What it has seen.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) connections: AtomicUsize,
+    pub(crate) requests: AtomicUsize,
+    /// The most that were under way on one connection at once.
+    pub(crate) at_once_max: AtomicUsize,
+    pub(crate) over_http1: AtomicUsize,
+    pub(crate) last: Mutex<String>,
+}
+
+impl Seen {
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.connections.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst))
+    }
+}
+
+impl Multiplexer {
+    /// The first connection is treated in the first manner, and so on; the last is for all that follow.
+    pub(crate) async fn start(acceptor: TlsAcceptor, manners: Vec<Manner>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let seen = Arc::new(Seen::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, acceptor, manners, Arc::clone(&seen)));
+        Self { address, seen, _tasks: tasks }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, manners: Vec<Manner>, seen: Arc<Seen>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let index = seen.connections.fetch_add(1, Ordering::SeqCst);
+        let manner = manners[index.min(manners.len() - 1)].clone();
+        connections.spawn(play(stream, acceptor.clone(), manner, Arc::clone(&seen)));
+    }
+}
+
+async fn play(stream: TcpStream, acceptor: TlsAcceptor, manner: Manner, seen: Arc<Seen>) {
+    let Ok(mut stream) = acceptor.accept(stream).await else { return };
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        seen.over_http1.fetch_add(1, Ordering::SeqCst);
+        return serve_http1(&mut stream).await;
+    }
+    match manner {
+        Manner::Serve(terms) => serve_http2(stream, terms, seen).await,
+        Manner::Raw(first, requests, then) => raw(stream, &first, requests, &then, &seen).await,
+    }
+}
+
+/// Small requests without pipelining: each comes in one read.
+async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
+    let mut request = [0; 4096];
+    while stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+        if stream.write_all(OK.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn serve_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, terms: Terms, seen: Arc<Seen>) {
+    let mut builder = h2::server::Builder::new();
+    if let Some(max) = terms.streams_max {
+        builder.max_concurrent_streams(max);
+    }
+    if let Some(bytes) = terms.window {
+        builder.initial_window_size(bytes);
+    }
+    let Ok(mut connection) = builder.handshake::<_, Bytes>(stream).await else { return };
+    let (mut answers, at_once) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    let mut requests = 0;
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let index = seen.requests.fetch_add(1, Ordering::SeqCst);
+        let reply = terms.answers[index.min(terms.answers.len() - 1)].clone();
+        answers.spawn(answer(request, respond, reply, Arc::clone(&at_once), Arc::clone(&seen)));
+        requests += 1;
+        if terms.requests_max == Some(requests) {
+            connection.graceful_shutdown();
+        }
+    }
+}
+
+async fn answer(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    reply: Reply,
+    at_once: Arc<AtomicUsize>,
+    seen: Arc<Seen>,
+) {
+    let now = at_once.fetch_add(1, Ordering::SeqCst) + 1;
+    seen.at_once_max.fetch_max(now, Ordering::SeqCst);
+    let (head, mut body) = request.into_parts();
+    let mut bytes = Vec::new();
+    while let Some(Ok(data)) = body.data().await {
+        _ = body.flow_control().release_capacity(data.len());
+        bytes.extend_from_slice(&data);
+    }
+    let mut fields: Vec<String> = head.headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
+    fields.sort();
+    let text = format!("{} {} {fields:?} {}", head.method, head.uri, String::from_utf8_lossy(&bytes));
+    *seen.last.lock().expect("no receiver panics") = text;
+    at_once.fetch_sub(1, Ordering::SeqCst);
+    let response = Response::builder();
+    match reply {
+        Reply::Ok => {}
+        Reply::Held(gate) => {
+            at_once.fetch_add(1, Ordering::SeqCst);
+            gate.acquire().await.expect("nobody closes it").forget();
+            at_once.fetch_sub(1, Ordering::SeqCst);
+        }
+        Reply::Never => std::future::pending().await,
+        Reply::Reset(reason) => return respond.send_reset(reason),
+        Reply::Fields(count, bytes) => {
+            let name = |number| format!("x-{number}");
+            let response =
+                (0..count).fold(response, |response, number| response.header(name(number), "a".repeat(bytes)));
+            _ = respond.send_response(response.body(()).expect("a response"), true);
+            return;
+        }
+        Reply::Body(status, bytes) => {
+            let head = response.status(status).body(()).expect("a response");
+            if let Ok(mut stream) = respond.send_response(head, false) {
+                _ = stream.send_data(Bytes::from(vec![b'x'; bytes]), true);
+            }
+            return;
+        }
+        Reply::Interim(count) => {
+            for _ in 0..count {
+                let hint = Response::builder().status(103).body(()).expect("a response");
+                _ = respond.send_informational(hint);
+            }
+        }
+    }
+    _ = respond.send_response(Response::new(()), true);
+}
+
+/// A frame as it goes over the wire.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a small frame").to_be_bytes();
+    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+    bytes.extend_from_slice(&stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// `SETTINGS` without a word.
+pub(crate) fn settings_frame() -> Vec<u8> {
+    frame(4, 0, 0, &[])
+}
+
+/// `SETTINGS` with how many streams are taken.
+pub(crate) fn streams_frame(max: u32) -> Vec<u8> {
+    frame(4, 0, 0, &[&[0, 3][..], &max.to_be_bytes()].concat())
+}
+
+/// `GOAWAY`, having seen streams up to this one.
+pub(crate) fn goaway_frame(last: u32, reason: u32) -> Vec<u8> {
+    frame(7, 0, 0, &[last.to_be_bytes(), reason.to_be_bytes()].concat())
+}
+
+/// A head with `:status: 200` that ends its stream.
+pub(crate) fn ok_frame(stream: u32) -> Vec<u8> {
+    frame(1, 0x5, stream, &[0x88])
+}
+
+async fn raw<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    first: &[u8],
+    requests: usize,
+    then: &[u8],
+    seen: &Seen,
+) {
+    if stream.write_all(first).await.is_err() || stream.flush().await.is_err() {
+        return;
+    }
+    let mut preface = [0; 24];
+    if stream.read_exact(&mut preface).await.is_err() {
+        return;
+    }
+    let mut heads = 0;
+    loop {
+        if heads == requests {
+            if stream.write_all(then).await.is_err() || stream.flush().await.is_err() {
+                return;
+            }
+            heads += 1;
+        }
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        if stream.read_exact(&mut vec![0; length]).await.is_err() {
+            return;
+        }
+        if head[3] == 1 {
+            seen.requests.fetch_add(1, Ordering::SeqCst);
+            heads += 1;
+        }
+    }
+}

@@ -1,5 +1,6 @@
-//! A Merkle tree over a row's entries, hashed as RFC 6962 does: leaves and nodes cannot be mistaken
-//! for each other, and what is left over on a level goes up as it is.
+//! A Merkle tree over a row's entries. Leaves and nodes are marked as in RFC 6962, so that they cannot be
+//! mistaken for each other, and what is left over on a level goes up as it is. A node has sixteen children
+//! instead of two: that takes a quarter of the hashing, and the writer waits for it in every commit.
 
 use posthaste_crypto::digest::{Digest, sha256};
 
@@ -7,6 +8,9 @@ use super::NO_DIGEST;
 
 const LEAF: &[u8] = &[0];
 const NODE: &[u8] = &[1];
+
+/// Children of a node.
+const WIDTH: usize = 16;
 
 /// The leaf of an entry.
 pub(super) fn leaf(entry: &[u8]) -> Digest {
@@ -16,14 +20,15 @@ pub(super) fn leaf(entry: &[u8]) -> Digest {
 /// The root over these leaves; of none it is [`NO_DIGEST`].
 pub(super) fn root(mut level: Vec<Digest>) -> Digest {
     while level.len() > 1 {
-        let pairs = level.len() / 2;
-        for pair in 0..pairs {
-            level[pair] = sha256(&[NODE, &level[2 * pair], &level[2 * pair + 1]]);
+        let nodes = level.len().div_ceil(WIDTH);
+        for node in 0..nodes {
+            let children = &level[node * WIDTH..level.len().min((node + 1) * WIDTH)];
+            level[node] = match children {
+                [alone] => *alone,
+                several => sha256(&[NODE, several.as_flattened()]),
+            };
         }
-        if level.len() % 2 == 1 {
-            level[pairs] = level[2 * pairs];
-        }
-        level.truncate(level.len().div_ceil(2));
+        level.truncate(nodes);
     }
     level.first().copied().unwrap_or(NO_DIGEST)
 }
@@ -32,22 +37,26 @@ pub(super) fn root(mut level: Vec<Digest>) -> Digest {
 mod tests {
     use super::*;
 
-    /// The definition in RFC 6962, section 2.1, word for word.
+    /// The same from the top: a node's first children are whole trees, as large as can be.
     fn defined(leaves: &[Digest]) -> Digest {
         match leaves {
             [] => NO_DIGEST,
             [one] => *one,
             many => {
-                let left = 1 << (many.len() - 1).ilog2();
-                sha256(&[NODE, &defined(&many[..left]), &defined(&many[left..])])
+                let mut whole = 1;
+                while whole * WIDTH < many.len() {
+                    whole *= WIDTH;
+                }
+                let children: Vec<Digest> = many.chunks(whole).map(defined).collect();
+                sha256(&[NODE, children.as_flattened()])
             }
         }
     }
 
     #[test]
     fn the_root_is_the_one_the_definition_gives() {
-        let leaves: Vec<Digest> = (0..70_u8).map(|n| leaf(&[n])).collect();
-        for count in 0..=leaves.len() {
+        let leaves: Vec<Digest> = (0..600_u16).map(|n| leaf(&n.to_le_bytes())).collect();
+        for count in (0..70).chain(250..=leaves.len()) {
             assert_eq!(root(leaves[..count].to_vec()), defined(&leaves[..count]), "{count} leaves");
         }
     }

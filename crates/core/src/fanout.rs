@@ -29,6 +29,27 @@ pub struct Fanout {
     pub has_compact: bool,
 }
 
+/// Whom a message is for, where it is not for everybody who wants such events. What is left empty asks for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audience {
+    /// Endpoints that belong to one of these.
+    pub subjects: Vec<String>,
+    /// Endpoints with one of these tags.
+    pub tags: Vec<String>,
+    /// Whether endpoints get it that want other events.
+    pub all: bool,
+}
+
+impl Audience {
+    /// Whether it has somebody, for an event.
+    pub fn has(&self, candidate: &Candidate<'_>, event_type: Option<&str>) -> bool {
+        let is_one = |subject: &str| self.subjects.iter().any(|wanted| wanted == subject);
+        (self.all || candidate.wants(event_type))
+            && (self.subjects.is_empty() || candidate.subject.is_some_and(is_one))
+            && (self.tags.is_empty() || candidate.tags.iter().any(|tag| self.tags.contains(tag)))
+    }
+}
+
 /// Somebody who might get it.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
@@ -36,6 +57,10 @@ pub struct Candidate<'a> {
     pub lane: &'a Arc<LaneSettings>,
     /// What the endpoint wants; nothing means everything.
     pub event_types: &'a [Pattern],
+    /// Whose endpoint it is.
+    pub subject: Option<&'a str>,
+    /// What it is marked with.
+    pub tags: &'a [String],
     /// The endpoint's own TTL.
     pub ttl: Option<Duration>,
 }

@@ -15,7 +15,8 @@ use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::FanOut;
 use posthaste_store::{
-    Acceptance, Accepted, CollapseKey, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
+    Acceptance, Accepted, CollapseKey, Details, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store,
+    StoreError,
 };
 
 use crate::clock::Clock;
@@ -44,8 +45,14 @@ pub struct NewMessage {
     pub ttl: Option<Duration>,
     /// Not before this.
     pub deliver_at: Option<Timestamp>,
-    /// To whom; everybody who wants such events when empty.
+    /// To whom; whoever of its audience wants such events when empty.
     pub endpoints: Vec<EndpointId>,
+    /// The same by the names their owner calls them.
+    pub uids: Vec<String>,
+    /// What else is said of it, and whom it is for.
+    pub details: Details,
+    /// A smaller variant of the payload, for receivers that refuse its size.
+    pub compact: Option<Bytes>,
     /// What it takes the place of: whatever waits for the same endpoint under the same key.
     pub collapse_key: Option<String>,
     /// The key its producer gave it, if any.
@@ -94,7 +101,7 @@ pub struct Promise {
 pub enum NotAccepted {
     /// An endpoint that was named does not exist, is another tenant's, or is gone.
     #[error("there is no endpoint {0} to send to")]
-    NoSuchEndpoint(EndpointId),
+    NoSuchEndpoint(String),
     /// It names more endpoints than a message may name.
     #[error(
         "it names {wanted} endpoints, and a message names at most {FANOUT_MAX}; leave them out to reach all that match"
@@ -204,7 +211,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             deliver_at: new.deliver_at,
             ttl: new.ttl,
             ack_within: None,
-            has_compact: false,
+            has_compact: new.compact.is_some(),
         };
         let collapse = new
             .collapse_key
@@ -235,7 +242,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
             correlation_id: new.correlation_id,
             body: new.body,
             subject: new.subject,
-            compact: None,
+            compact: new.compact,
+            tier: new.tier,
+            details: (new.details != Details::default()).then(|| Box::new(new.details)),
         });
         let idempotency = new.once.map(|once| self.known_by(new.tenant, once, &promise, now));
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
@@ -251,24 +260,33 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     async fn recipients(&self, new: &NewMessage, known: &mut Known) -> Result<Recipients, NotAccepted> {
-        if new.endpoints.is_empty() {
+        if new.endpoints.is_empty() && new.uids.is_empty() {
             let everybody = match known.everybody.take() {
                 Some(everybody) => everybody,
                 None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
             };
             let Everybody::These(everybody) = known.everybody.insert(everybody) else { return Ok(Recipients::Many) };
-            let wants = |to: &&Arc<Destination>| to.candidate().wants(new.event_type.as_deref());
+            let wants = |to: &&Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
             let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
             return Ok(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) });
         }
-        if new.endpoints.len() > FANOUT_MAX {
-            return Err(NotAccepted::TooMany { wanted: new.endpoints.len() });
+        let wanted = new.endpoints.len() + new.uids.len();
+        if wanted > FANOUT_MAX {
+            return Err(NotAccepted::TooMany { wanted });
         }
-        let mut named = Vec::with_capacity(new.endpoints.len());
-        for id in &new.endpoints {
-            let known = self.destinations.load(*id).await?;
+        let mut ids = new.endpoints.clone();
+        for uid in &new.uids {
+            let known = self.store.endpoint_named(new.tenant, uid.clone()).await?;
+            ids.push(known.ok_or_else(|| NotAccepted::NoSuchEndpoint(uid.clone()))?);
+        }
+        // Each gets it once, however often and by which names it is named.
+        ids.sort_unstable();
+        ids.dedup();
+        let mut named = Vec::with_capacity(ids.len());
+        for id in ids {
+            let known = self.destinations.load(id).await?;
             let known = known.filter(|to| to.endpoint.tenant == new.tenant && to.takes_messages());
-            named.push(known.ok_or(NotAccepted::NoSuchEndpoint(*id))?);
+            named.push(known.ok_or_else(|| NotAccepted::NoSuchEndpoint(id.to_string()))?);
         }
         Ok(Recipients::Few(named))
     }
@@ -312,7 +330,7 @@ impl Call {
     fn add(&mut self, place: usize, prepared: Prepared) {
         let Prepared { accepted, promise } = prepared;
         self.deliveries += accepted.deliveries.len();
-        self.bytes += accepted.message.body.len();
+        self.bytes += accepted.message.body.len() + accepted.message.compact.as_ref().map_or(0, Bytes::len);
         self.accepted.push(accepted);
         self.promises.push((place, promise));
     }

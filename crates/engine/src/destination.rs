@@ -60,7 +60,13 @@ impl Destination {
 
     /// As the fan-out sees it.
     pub fn candidate(&self) -> Candidate<'_> {
-        Candidate { lane: &self.lane, event_types: &self.event_types, ttl: self.endpoint.ttl }
+        Candidate {
+            lane: &self.lane,
+            event_types: &self.event_types,
+            subject: self.endpoint.subject.as_deref(),
+            tags: &self.endpoint.tags,
+            ttl: self.endpoint.ttl,
+        }
     }
 }
 

@@ -140,6 +140,8 @@ pub struct Dispatch {
     superseded: IdSet<DeliveryId>,
     /// Whoever waits for a receipt to be recorded.
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
+    /// Rows that are read because somebody wants them sent now.
+    hurried: IdSet<DeliveryId>,
     failed_calls: Vec<Call>,
     call_again_at: Timestamp,
     /// The latest pause of each scope: a resume ends those before it was asked for.
@@ -169,6 +171,7 @@ impl Dispatch {
             to_spill: Vec::new(),
             superseded: IdSet::default(),
             receipts: IdMap::default(),
+            hurried: IdSet::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
             pauses: BTreeMap::new(),

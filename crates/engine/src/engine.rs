@@ -345,6 +345,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
+    /// Which endpoint of a tenant its owner calls so.
+    pub async fn endpoint_of_uid(&self, tenant: TenantId, uid: &str) -> Result<Option<EndpointId>, StoreError> {
+        self.store.endpoint_named(tenant, uid.to_owned()).await
+    }
+
     /// A tenant's endpoints: the first 10,000 by id.
     pub async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         self.store.endpoints(tenant).await
@@ -377,8 +382,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some((message, views)))
     }
 
+    /// Whether somebody has a message.
+    pub async fn has_message(&self, whose: Sees, id: MessageId) -> Result<bool, StoreError> {
+        Ok(self.store.message(id).await?.is_some_and(|message| whose.sees(message.tenant)))
+    }
+
     /// What is durable of a delivery, and what only the loop knows of it.
-    async fn view(&self, shown: Shown) -> Result<View, Ended> {
+    pub(crate) async fn view(&self, shown: Shown) -> Result<View, Ended> {
         let Delivery { id, lane, state, .. } = shown.delivery;
         let explained = if state.is_terminal() {
             None
@@ -389,6 +399,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
         };
         Ok(View { shown, explained })
+    }
+
+    /// Has a delivery sent now, whatever its schedule says; the gates still hold. `None` when there is no such
+    /// delivery; one that has ended is left as it is.
+    pub async fn retry(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
+        let Some(view) = self.delivery(whose, id).await? else { return Ok(None) };
+        if view.shown.delivery.state.is_terminal() {
+            return Ok(Some(view));
+        }
+        self.handle.ask(Command::Hurry(id)).await?;
+        self.delivery(whose, id).await
     }
 
     /// Ends every delivery of a message that is not in flight: how many were ended, and how many

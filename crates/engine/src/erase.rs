@@ -175,6 +175,9 @@ mod tests {
             ttl: None,
             deliver_at: None,
             endpoints: Vec::new(),
+            uids: Vec::new(),
+            details: posthaste_store::Details::default(),
+            compact: None,
             collapse_key: None,
             once: None,
         }

@@ -112,7 +112,11 @@ impl<S: Jobs + Directory + Archive, C: Clock> JobRunner<S, C> {
         let message = self.store.message(fan_out.message).await?;
         let wants = |to: &Arc<Destination>| {
             let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
-            to.takes_messages() && to.candidate().wants(event_type)
+            let audience = message.as_ref().and_then(|message| message.details.as_ref()).map(|said| &said.audience);
+            let candidate = to.candidate();
+            let is_meant =
+                audience.map_or_else(|| candidate.wants(event_type), |audience| audience.has(&candidate, event_type));
+            to.takes_messages() && is_meant
         };
         let wanted: Vec<Arc<Destination>> =
             walked.into_iter().map(|endpoint| self.destinations.made_ready(endpoint)).filter(wants).collect();

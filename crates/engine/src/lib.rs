@@ -14,6 +14,7 @@ pub mod engine;
 pub mod erase;
 mod eraser;
 mod jobs;
+pub mod lists;
 pub mod master_key;
 mod mint;
 pub mod operator_key;

@@ -1,39 +1,15 @@
 //! What was given up, and another life for it: dead letters and replays, as the API asks for them.
 
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
-use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::{Kind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{
-    Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobQuery, JobState, ListOrder,
-    NewReplay, ReplayWhat, Store, StoreError,
+    Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobQuery, JobState, ListOrder, NewReplay,
+    ReplayWhat, Store, StoreError,
 };
 
 use crate::clock::Clock;
 use crate::engine::{Engine, Sees};
 
-/// Tells a list from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListId(u32);
-
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// A place in a list, as the world is told it: it opens for the same list alone.
-    pub fn cursor(&self, list: ListId, at: Timestamp, number: u64) -> Option<String> {
-        let at = u64::try_from(at.as_millis()).ok().filter(|at| *at <= TIME_MS_MAX)?;
-        (number <= SEQ_MAX).then(|| self.ids.mint(Kind::Cursor, list.0, number, at))
-    }
-
-    /// The place that a list's cursor names.
-    pub fn open_cursor(&self, list: ListId, text: &str) -> Option<(Timestamp, u64)> {
-        let opened = self.ids.open(text).filter(|opened| opened.kind == Kind::Cursor && opened.writer == list.0)?;
-        Some((Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?), opened.seq))
-    }
-
-    /// Which list it is: a tenant's, with these filters.
-    pub fn list_id(&self, tenant: TenantId, filters: &str) -> ListId {
-        let hash = self.lookup.hash("list", tenant.raw(), filters.as_bytes());
-        ListId(u32::from_be_bytes([0, hash[0], hash[1], hash[2]]))
-    }
-
     /// Dead letters that match, by the time of their end.
     pub async fn dead_letters(
         &self,
@@ -43,11 +19,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         limit: u32,
     ) -> Result<DeadLetterPage, StoreError> {
         self.store.dead_letters(filter, order, after, limit).await
-    }
-
-    /// When the messages of dead letters were accepted: their ids and their deliveries' are made with it.
-    pub async fn accepted_at(&self, letters: &[DeadLetter]) -> Result<Vec<Option<Timestamp>>, StoreError> {
-        self.store.accepted_at(letters.iter().map(|letter| letter.message).collect()).await
     }
 
     /// How many dead letters match, as far as it is worth counting.

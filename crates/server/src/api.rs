@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query};
+use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
@@ -34,13 +34,13 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::EndpointId;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Engine;
+use posthaste_engine::engine::{Engine, Sees};
 use posthaste_store::Store;
 use serde::Serialize;
 
 use crate::problem::{Code, Problem};
 pub use body::BODY_BYTES_MAX;
-use body::{body, no_body};
+use body::body;
 use caller::Door;
 use posthaste_core::policy::nearest;
 
@@ -81,6 +81,21 @@ impl<S: Store, C: Clock> Api<S, C> {
         response.headers_mut().insert(REQUEST_ID, id);
     }
 
+    /// The endpoint somebody names, if it is there for them.
+    async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let id = match (self.endpoint_id(named), whose) {
+            (Some(id), _) => Some(id),
+            (None, Sees::Tenant(tenant)) => self.engine.endpoint_of_uid(tenant, named).await?,
+            // The same uid may be many tenants'.
+            (None, Sees::All) => None,
+        };
+        let known = match id {
+            Some(id) => self.engine.endpoint(whose, id).await?,
+            None => None,
+        };
+        known.map(|known| known.endpoint.id).ok_or_else(|| Problem::no_such("endpoint"))
+    }
+
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
         self.engine.opened(Kind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
     }
@@ -111,11 +126,13 @@ macro_rules! routes {
 }
 
 routes! {
-    "/v1/messages" { POST messages::send }
+    "/v1/messages" { GET messages::list, POST messages::send }
     "/v1/messages/batch" { POST batch::send }
     "/v1/messages/{id}" { GET messages::show }
     "/v1/messages/{id}/cancel" { POST messages::cancel }
+    "/v1/deliveries" { GET deliveries::list }
     "/v1/deliveries/{id}" { GET deliveries::show }
+    "/v1/deliveries/{id}/retry" { POST deliveries::retry }
     "/v1/endpoints" { GET endpoints::list, POST endpoints::make }
     "/v1/endpoints/{id}" { GET endpoints::show }
     "/v1/endpoints/{id}/pause" { POST endpoints::pause }
@@ -177,6 +194,12 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
         let named = Path::<(String, String)>::from_request_parts(parts, state).await;
         named.map(|Path((first, second))| Self(first, second)).map_err(|_| Problem::no_route(&parts.uri))
     }
+}
+
+/// A request that needs no body, and has none that says anything.
+async fn no_body(request: Request) -> Result<(), Problem> {
+    let body = body(request).await?;
+    crate::object::Object::read_optional(&body)?.finish()
 }
 
 /// A request without parameters.

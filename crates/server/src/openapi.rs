@@ -6,6 +6,7 @@
 //! told of, and where a handler asks a body for a field that is not; the tests of the API fail where an
 //! answer has a field that is not, and where a route asks for another scope than is told.
 
+mod batch;
 mod breakers;
 mod dead_letters;
 mod deliveries;
@@ -144,6 +145,7 @@ pub const fn no_answer(status: u16, says: &'static str) -> Answered {
 /// Everything that is said, by the file that says it: each is named like the handlers' file.
 const BY_FILE: &[(&str, &[Operation])] = &[
     ("messages", messages::OPERATIONS),
+    ("batch", batch::OPERATIONS),
     ("deliveries", deliveries::OPERATIONS),
     ("endpoints", endpoints::OPERATIONS),
     ("dead_letters", dead_letters::OPERATIONS),
@@ -206,8 +208,12 @@ mod tests {
     }
 
     fn source(file: &str) -> String {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/api/{file}.rs"));
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        let read = |file: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/api/{file}.rs"));
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        // What a message says is read in a file of its own, for one and for many.
+        if file == "messages" || file == "batch" { read("new_message") + &read(file) } else { read(file) }
     }
 
     #[test]

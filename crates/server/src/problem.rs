@@ -61,6 +61,7 @@ codes! {
     PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
     IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
+    DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
     NameTaken "name_taken" CONFLICT "another one is called so";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";

@@ -1,5 +1,6 @@
 //! Single values of a body: from JSON text to what the engine takes, or what is wrong with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use posthaste_core::tier::Tier;
@@ -77,11 +78,58 @@ const NAME_BYTES_MAX: usize = 128;
 /// A name of the caller's own, such as a correlation id.
 pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
-    let fits = written.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'));
-    if fits && (1..=NAME_BYTES_MAX).contains(&written.len()) {
+    if is_name(&written) {
         return Ok(written);
     }
     Err(format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes"))
+}
+
+fn is_name(text: &str) -> bool {
+    let fits = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'));
+    fits && (1..=NAME_BYTES_MAX).contains(&text.len())
+}
+
+/// The longest subject: a mail address, or whatever else names a person.
+const SUBJECT_BYTES_MAX: usize = 256;
+
+/// Whose data something is, or whose endpoint.
+pub(crate) fn subject(raw: &RawValue) -> Result<String, String> {
+    let written = text(raw)?;
+    if is_subject(&written) {
+        return Ok(written);
+    }
+    Err(format!("must be 1 to {SUBJECT_BYTES_MAX} bytes without control characters"))
+}
+
+fn is_subject(text: &str) -> bool {
+    (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+/// The most labels of a message, and the longest of them: they ride with every delivery.
+const LABELS_MAX: usize = 16;
+const LABEL_BYTES_MAX: usize = 128;
+
+/// Labels by name.
+pub(crate) fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
+    let form =
+        || format!("must be an object of at most {LABELS_MAX} names with texts of at most {LABEL_BYTES_MAX} bytes");
+    let read: BTreeMap<String, String> = serde_json::from_str(raw.get()).map_err(|_| form())?;
+    let fits = |(name, label): (&String, &String)| is_name(name) && label.len() <= LABEL_BYTES_MAX;
+    if read.len() <= LABELS_MAX && read.iter().all(fits) { Ok(read.into_iter().collect()) } else { Err(form()) }
+}
+
+/// Some of one kind: at least one, and no more than this.
+pub(crate) fn some<T>(
+    raw: &RawValue,
+    most: usize,
+    each: impl Fn(&RawValue) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list".to_owned())?;
+    if list.is_empty() || list.len() > most {
+        return Err(format!("must name 1 to {most}; leave it out to ask for nothing"));
+    }
+    let one = |(index, raw)| each(raw).map_err(|detail| format!("entry {index} {detail}"));
+    list.into_iter().enumerate().map(one).collect()
 }
 
 /// A time as the API writes it.

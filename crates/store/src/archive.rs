@@ -7,8 +7,8 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    HistoryFilter, HistoryPage, Hour, ListOrder, Message, Name, NamedPage, Retained, Retention, RetentionStep, Session,
-    Shown, Tally, Waiting,
+    HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Retained,
+    Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{JournalRow, StoreError};
 
@@ -40,7 +40,17 @@ pub trait Archive: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
 
-    /// An endpoint's deliveries that match, by id. A page may be short and still have a next: one
+    /// Messages that match, by id, without their payloads. A page may be short and still have a next: one request
+    /// looks at a bounded number of rows.
+    fn messages(
+        &self,
+        filter: MessageFilter,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<MessagePage, StoreError>> + Send;
+
+    /// Deliveries that match, by id. A page may be short and still have a next: one
     /// request looks at a bounded number of rows.
     fn history(
         &self,

@@ -159,6 +159,8 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             an_endpoint_s_history_comes_newest_first_in_pages
             a_history_shows_what_became_of_deliveries_and_can_be_filtered
             messages_are_found_by_subject_and_correlation
+            messages_are_listed_by_every_filter_in_pages
+            deliveries_are_listed_by_message_tenant_and_for_everybody
             what_happens_is_counted_by_tenant_and_hour
             a_lane_says_how_much_is_pending_in_it;
         journal:

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId, WriterId};
 use posthaste_core::queue::{LaneSettings, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::tier::Tier;
@@ -37,7 +38,10 @@ pub use job::{
     CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX,
     ReplayItem, ReplayPage, ReplayWhat, Spread,
 };
-pub use list::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, Name, NamedPage, Tally, Waiting};
+pub use list::{
+    Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,
+    MessageFilter, MessagePage, Name, NamedPage, Tally, Waiting,
+};
 pub use retention::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
@@ -86,12 +90,40 @@ pub struct Message {
     pub body: Bytes,
     /// A smaller variant for receivers that refuse the payload's size.
     pub compact: Option<Bytes>,
+    /// How urgent it is.
+    pub tier: Tier,
+    /// What else its producer said of it.
+    pub details: Option<Box<Details>>,
+}
+
+/// What a producer may say of a message: carried along and shown, and for large fan-outs whom it is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// For compliance, by name.
+    pub labels: Vec<(String, String)>,
+    /// Where it belongs.
+    pub region: Option<String>,
+    /// Who pays for it.
+    pub cost_center: Option<String>,
+    /// Whom it is for.
+    pub audience: Audience,
 }
 
 impl Message {
     /// One that says nothing of itself but its body.
     pub fn new(id: MessageId, tenant: TenantId, at: Timestamp, body: impl Into<Bytes>) -> Self {
-        Self { id, tenant, at, event_type: None, subject: None, correlation_id: None, body: body.into(), compact: None }
+        Self {
+            id,
+            tenant,
+            at,
+            event_type: None,
+            subject: None,
+            correlation_id: None,
+            body: body.into(),
+            compact: None,
+            tier: Tier::default(),
+            details: None,
+        }
     }
 }
 

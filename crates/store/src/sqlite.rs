@@ -33,6 +33,7 @@ mod header;
 mod idempotency;
 mod job;
 mod journal;
+mod list;
 mod log;
 mod low;
 mod page;

@@ -226,6 +226,19 @@ impl Queue {
         }
     }
 
+    /// Makes one due that waits for its time, because somebody asks for it; the gates still hold. Nothing is written:
+    /// whoever reads its row again finds the time it had.
+    pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        let hurried = match item.delivery.state {
+            State::Queued { due } if due > now => State::Queued { due: now },
+            State::Retry { due, cause } if due > now => State::Retry { due: now, cause },
+            _ => return,
+        };
+        item.delivery.state = hurried;
+        self.due(id, now);
+    }
+
     /// Whether a retry may go, by the budget of its destination.
     pub(super) fn may_retry(&mut self, index: u32, now: Timestamp) -> bool {
         let lane = self.lane_mut(index);

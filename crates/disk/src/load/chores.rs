@@ -261,15 +261,10 @@ async fn ended_once(store: &Sqlite) -> Result<(), Flaw> {
 fn message(dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Accepted {
     let id = MessageId(mint(3));
     let kind = dice.u8(..3);
+    let at = if kind == 0 { OLD } else { NOW };
     let message = Arc::new(Message {
-        id,
-        tenant: TENANT,
-        at: if kind == 0 { OLD } else { NOW },
-        event_type: None,
-        subject: None,
         correlation_id: Some(id.to_string()),
-        body: vec![b'c'; dice.usize(..2_000)].into(),
-        compact: None,
+        ..Message::new(id, TENANT, at, vec![b'c'; dice.usize(..2_000)])
     });
     let fan_out = FanOut { message: id, tier: Tier::Promotional, deliver_at: None, ttl: None };
     let (fan_out, count) = if kind == 1 { (Some(fan_out), 0) } else { (None, dice.u64(1..3)) };

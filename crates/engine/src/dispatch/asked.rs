@@ -32,6 +32,8 @@ pub enum Command {
     Receipt(DeliveryId),
     /// Why does a delivery wait whose row has this lane and state?
     Explain(DeliveryId, LaneId, State),
+    /// Send this now, whatever its schedule says; the gates still hold.
+    Hurry(DeliveryId),
     /// Which breakers are not closed?
     Breakers,
     /// Take over what was agreed with a tenant.
@@ -68,6 +70,9 @@ pub enum Answer {
     UnderWay(Vec<DeliveryId>),
 }
 
+/// Deliveries that are read to be sent at once: somebody who asks for more asks again.
+const HURRIED_MAX: usize = 4_096;
+
 impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
@@ -90,6 +95,14 @@ impl Dispatch {
             Command::Explain(delivery, lane, state) => {
                 let explained = self.explain(now, delivery, lane, state);
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
+            }
+            Command::Hurry(delivery) => {
+                if self.queue.knows(delivery) {
+                    self.queue.hurry(now, delivery);
+                } else if self.hurried.len() < HURRIED_MAX && self.hurried.insert(delivery) {
+                    self.read(now, Query::One(delivery), 1, effects);
+                }
+                effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
             Command::Tenant(settings) => {
@@ -156,9 +169,13 @@ impl Dispatch {
         effects: &mut Vec<Effect>,
     ) {
         let row = page.rows.into_iter().next();
+        let is_hurried = self.hurried.remove(&id);
         if !self.receipts.contains_key(&id) {
             if let Some(row) = row {
                 self.take_in(now, row, as_of);
+            }
+            if is_hurried {
+                self.queue.hurry(now, id);
             }
             return;
         }

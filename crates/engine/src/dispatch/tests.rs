@@ -144,7 +144,7 @@ impl Rig {
             ack_within,
             has_compact: false,
         };
-        let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], ttl: None });
+        let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], subject: None, tags: &[], ttl: None });
         let place = Place::for_new(lane.order, false, at(0), at(0));
         let message = Message::new(id, lane.tenant, at(0), Bytes::new());
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];

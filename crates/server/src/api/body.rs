@@ -9,7 +9,6 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::{idempotency, no_parameters};
-use crate::object::Object;
 use crate::problem::{Code, Problem};
 
 /// The largest request body but a batch's.
@@ -50,12 +49,6 @@ pub(super) async fn body(request: Request) -> Result<Bytes, Problem> {
 /// A request's body, which is a line of JSON for each of many things.
 pub(super) async fn lines(request: Request) -> Result<Bytes, Problem> {
     read(request, &LINES).await
-}
-
-/// A request that needs no body, and has none that says anything.
-pub(super) async fn no_body(request: Request) -> Result<(), Problem> {
-    let body = body(request).await?;
-    Object::read_optional(&body)?.finish()
 }
 
 async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {

@@ -67,6 +67,11 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         self.tenant.as_ref().map_or(Sees::All, |tenant| Sees::Tenant(tenant.id))
     }
 
+    /// Whether it may also do what another scope allows.
+    pub(crate) fn may(&self, scope: Scope) -> Result<(), Problem> {
+        self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
+    }
+
     /// Whether it runs the server, and is not a tenant.
     pub(crate) fn is_operator(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.tenant.is_none())

@@ -1,24 +1,29 @@
-//! One delivery: where it is, every attempt, and why it waits.
+//! Deliveries: listed by every filter, and one: where it is, every attempt, why it waits, and the way to hurry it.
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::Why;
-use posthaste_core::id::DeliveryId;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, MessageId};
+use posthaste_core::policy::nearest;
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::View;
-use posthaste_store::{Attempt, Store};
+use posthaste_engine::engine::{Sees, View};
+use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Store};
 use serde::Serialize;
 
-use super::caller::{Caller, READ};
-use super::{Answer, Api, Named, json, no_parameters};
-use crate::problem::Problem;
+use super::caller::{Caller, READ, REPLAY};
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, json, no_body, no_parameters};
+use crate::problem::{Code, Problem};
 use crate::{duration, value};
+
+const FILTERS: [&str; 7] = ["state", "endpoint", "cause", "message", "tier", "since", "until"];
 
 /// `GET /v1/deliveries/{id}`.
 pub async fn show<S: Store, C: Clock>(
@@ -31,13 +36,112 @@ pub async fn show<S: Store, C: Clock>(
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
-    let endpoint = view.shown.delivery.lane.endpoint();
-    let endpoint = api.engine.endpoint(caller.sees(), endpoint).await?.ok_or_else(unknown)?;
+    shown(&api, &caller, public_id, accepted_at, &view).await
+}
+
+/// `GET /v1/deliveries`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &FILTERS)?;
+    let filter = filter(&api, caller.sees(), &asked).await?;
+    let list = asked.list(&api, caller.sees(), &filter);
+    let after = asked.behind(&api, list)?.map(DeliveryId);
+    let (mut views, next) = api.engine.deliveries(filter, asked.order, after, asked.limit).await?;
+    // Only the loop knows what is being sent.
+    views.retain(|view| filter.phase.is_none_or(|asked| phase(view) == asked));
+    let accepted = api.engine.accepted_at(views.iter().map(|view| view.shown.delivery.message).collect()).await?;
+    let mut data = Vec::with_capacity(views.len());
+    for (view, accepted_at) in views.iter().zip(accepted) {
+        let delivery = &view.shown.delivery;
+        let accepted_at = accepted_at.unwrap_or(delivery.born);
+        let Some(endpoint) = api.engine.endpoint(caller.sees(), delivery.lane.endpoint()).await? else { continue };
+        let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
+        let ids = Ids {
+            id: id(Kind::Delivery, delivery.id.0),
+            message: id(Kind::Message, delivery.message.0),
+            endpoint: api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at),
+        };
+        data.push(Shown::of(ids, accepted_at, view, view.shown.attempts.len()));
+    }
+    Ok(page(&uri, data, next.map(|next| api.engine.cursor_behind(list, next.0))))
+}
+
+/// Which deliveries a list asks for.
+async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked) -> Result<HistoryFilter, Problem> {
+    let message = asked.filter("message").map(|id| api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)));
+    let of = match (asked.filter("endpoint"), message) {
+        (Some(_), Some(_)) => {
+            let detail = "ask for the deliveries of a message or of an endpoint, not for both";
+            return Err(Problem::new(Code::InvalidParameter, detail));
+        }
+        (Some(named), None) => HistoryOf::Endpoint(api.endpoint_named(whose, named).await?),
+        (None, Some(message)) => {
+            let message = message.ok_or_else(|| Problem::no_such("message"))?;
+            if !api.engine.has_message(whose, message).await? {
+                return Err(Problem::no_such("message"));
+            }
+            HistoryOf::Message(message)
+        }
+        (None, None) => match whose {
+            Sees::All => HistoryOf::Everybody,
+            Sees::Tenant(tenant) => HistoryOf::Tenant(tenant),
+        },
+    };
+    Ok(HistoryFilter {
+        phase: asked.filter("state").map(state).transpose()?,
+        cause: asked.cause()?,
+        tier: asked.tier()?,
+        since: asked.time("since")?,
+        until: asked.time("until")?,
+        ..HistoryFilter::all(of)
+    })
+}
+
+fn state(name: &str) -> Result<Phase, Problem> {
+    Phase::ALL.iter().copied().find(|phase| phase.name() == name).ok_or_else(|| {
+        let names = Phase::ALL.iter().map(|phase| phase.name());
+        let meant = nearest(name, names.clone()).unwrap_or_default();
+        let names: Vec<&str> = names.collect();
+        let detail = format!("state must be one of {}; the nearest is {meant}", names.join(", "));
+        Problem::new(Code::InvalidParameter, detail)
+    })
+}
+
+/// `POST /v1/deliveries/{id}/retry`: now, whatever the schedule says; the gates still hold.
+pub async fn retry<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
+    Named(public_id): Named,
+    request: Request,
+) -> Answer {
+    no_body(request).await?;
+    let unknown = || Problem::no_such("delivery");
+    let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
+    let view = api.engine.retry(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
+    if view.shown.delivery.state.is_terminal() {
+        let state = view.shown.delivery.state.phase().name();
+        let detail = format!("the delivery is {state}, and that is an end; POST /v1/replays gives it another life");
+        return Err(Problem::new(Code::DeliveryEnded, detail));
+    }
+    shown(&api, &caller, public_id, accepted_at, &view).await
+}
+
+/// One delivery with everything that is known of it.
+async fn shown<S: Store, C: Clock, const SCOPE: u8>(
+    api: &Api<S, C>,
+    caller: &Caller<SCOPE>,
+    public_id: String,
+    accepted_at: Timestamp,
+    view: &View,
+) -> Answer {
+    let endpoint = api.engine.endpoint(caller.sees(), view.shown.delivery.lane.endpoint()).await?;
+    let endpoint = endpoint.ok_or_else(|| Problem::no_such("delivery"))?;
     let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
     let ids = Ids { id: public_id, message, endpoint };
-    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, &view)))
+    let delivery = &view.shown.delivery;
+    let attempts: Vec<ShownAttempt> = view.shown.attempts.iter().map(|one| ShownAttempt::of(one, delivery)).collect();
+    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, view, attempts)))
 }
 
 /// The ids of a delivery and of what it joins.
@@ -47,8 +151,9 @@ struct Ids {
     endpoint: String,
 }
 
+/// A delivery: alone with its attempts, in a list with how many there were.
 #[derive(Serialize)]
-struct Shown {
+struct Shown<A> {
     id: String,
     message: String,
     endpoint: String,
@@ -60,7 +165,7 @@ struct Shown {
     sent_at: Option<String>,
     delivered_at: Option<String>,
     failed_at: Option<String>,
-    attempts: Vec<ShownAttempt>,
+    attempts: A,
     waiting: Option<Waiting>,
 }
 
@@ -71,6 +176,8 @@ struct ShownAttempt {
     duration: String,
     status: Option<u16>,
     cause: &'static str,
+    /// When the next one is due, while that is ahead.
+    next_due: Option<String>,
 }
 
 /// Why a delivery waits, and until when.
@@ -81,8 +188,8 @@ pub(super) struct Waiting {
     detail: &'static str,
 }
 
-impl Shown {
-    fn of(ids: Ids, accepted_at: Timestamp, view: &View) -> Self {
+impl<A> Shown<A> {
+    fn of(ids: Ids, accepted_at: Timestamp, view: &View, attempts: A) -> Self {
         let Ids { id, message, endpoint } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
@@ -103,20 +210,26 @@ impl Shown {
             sent_at: sent_at.map(value::write_time),
             delivered_at: delivered_at.map(value::write_time),
             failed_at: failed_at.map(value::write_time),
-            attempts: view.shown.attempts.iter().map(ShownAttempt::of).collect(),
+            attempts,
             waiting: waiting(view),
         }
     }
 }
 
 impl ShownAttempt {
-    fn of(attempt: &Attempt) -> Self {
+    fn of(attempt: &Attempt, delivery: &Delivery) -> Self {
+        let is_last = attempt.number == delivery.attempts;
+        let due = match delivery.state {
+            Life::Retry { due, .. } if is_last => Some(due),
+            _ => None,
+        };
         Self {
             attempt: attempt.number,
             at: value::write_time(started(attempt)),
             duration: duration::write(attempt.took),
             status: attempt.status,
             cause: attempt.cause.code(),
+            next_due: due.map(value::write_time),
         }
     }
 }

@@ -1,12 +1,20 @@
 //! Lists: how much of one is asked for, from where, and how a part of it is answered.
 
+use std::fmt;
+
 use axum::response::Response;
 use http::Uri;
 use http::header::{HeaderValue, LINK};
 use http::{HeaderMap, StatusCode};
+use posthaste_core::cause::Cause;
 use posthaste_core::id::Key;
+use posthaste_core::policy::nearest;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
+use posthaste_engine::lists::ListId;
 use posthaste_store::{ListOrder, Store};
 use serde::Serialize;
 
@@ -55,11 +63,54 @@ impl Asked {
         self.filters.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
+    /// A filter by tier.
+    pub(super) fn tier(&self) -> Result<Option<Tier>, Problem> {
+        let parse = |name: &str| {
+            let names = Tier::ALL.map(Tier::name).join(", ");
+            Tier::parse(name).ok_or_else(|| bad(format!("tier must be 1, 2, 3 or one of {names}")))
+        };
+        self.filter("tier").map(parse).transpose()
+    }
+
+    /// A filter by cause.
+    pub(super) fn cause(&self) -> Result<Option<Cause>, Problem> {
+        self.filter("cause").map(|code| cause(code).map_err(|detail| bad(format!("cause {detail}")))).transpose()
+    }
+
+    /// A filter by time.
+    pub(super) fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+        let parse = |text: &str| {
+            let read = text.parse::<jiff::Timestamp>().ok().map(|at| Timestamp::from_millis(at.as_millisecond()));
+            read.ok_or_else(|| bad(format!("{name} must be a time such as 2026-12-01T08:00:00Z")))
+        };
+        self.filter(name).map(parse).transpose()
+    }
+
+    /// Which list it is, for its cursors: of what somebody sees, with these filters.
+    pub(super) fn list<S: Store, C: Clock>(&self, api: &Api<S, C>, whose: Sees, filters: &impl fmt::Debug) -> ListId {
+        api.engine.list_id(whose, &format!("{filters:?} {:?}", self.order))
+    }
+
+    /// The key to go on behind, in a list that is ordered by keys.
+    pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>, Problem> {
+        let open = |cursor: &String| api.engine.open_cursor_behind(list, cursor).ok_or_else(not_ours);
+        self.cursor.as_ref().map(open).transpose()
+    }
+
     /// The place to go on from, where that is a thing of this kind.
     pub(super) fn after<S: Store, C: Clock>(&self, api: &Api<S, C>, kind: Kind) -> Result<Option<Key>, Problem> {
         let open = |cursor: &String| api.engine.opened(kind, cursor).map(|(key, _)| key);
         self.cursor.as_ref().map(|cursor| open(cursor).ok_or_else(not_ours)).transpose()
     }
+}
+
+/// The cause of this code.
+pub(super) fn cause(code: &str) -> Result<Cause, String> {
+    let known = Cause::ALL.iter().find(|entry| entry.code == code).map(|entry| entry.cause);
+    known.ok_or_else(|| match nearest(code, Cause::ALL.iter().map(|entry| entry.code)) {
+        Some(nearest) => format!("is not one; the nearest is {nearest}"),
+        None => "is not one; docs/causes.md lists them".to_owned(),
+    })
 }
 
 /// What is told of a cursor that no page of this list has given.

@@ -1,24 +1,29 @@
 //! Messages: taking them in, showing where they are, and ending what was not sent. A message's way begins here:
 //! [`send`] parses, `engine::accept` makes it durable, and only then is it promised with a `202`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::MessageId;
+use posthaste_core::id::{JobId, MessageId};
 use posthaste_core::state::State as Life;
+use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Sees, View};
-use posthaste_store::{FirstAnswer, Message, Store};
+use posthaste_store::{FirstAnswer, Job, JobState, ListedMessage, Message, MessageFilter, Name, Store};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY, SEND};
 use super::deliveries::{self, Waiting};
 use super::idempotency::{keyed_body, replayed};
-use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, no_parameters, tenants};
-use crate::problem::Problem;
+use super::list::{Asked, page};
+use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, tenants};
+use crate::object::Object;
+use crate::problem::{Code, Problem};
 use crate::value;
 
 /// `POST /v1/messages`.
@@ -30,7 +35,7 @@ pub async fn send<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    let new = NewMessage { once, ..new_message::read(&api, tenant.id, &body)? };
+    let new = NewMessage { once, ..new_message::parse(&api, tenant.id, Object::read(&body)?)? };
     api.engine.take_from_quota(tenant).map_err(|until| tenants::over_quota(until, api.engine.now()))?;
     Ok(match api.engine.accept(new).await? {
         Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
@@ -44,6 +49,52 @@ pub(super) fn answer(promise: &Promise) -> FirstAnswer {
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
+const FILTERS: [&str; 6] = ["event_type", "tier", "subject", "correlation_id", "since", "until"];
+
+/// `GET /v1/messages`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &FILTERS)?;
+    let name = match (asked.filter("subject"), asked.filter("correlation_id")) {
+        (Some(_), Some(_)) => {
+            let detail = "ask for a subject or a correlation_id, not for both";
+            return Err(Problem::new(Code::InvalidParameter, detail));
+        }
+        (Some(subject), None) => Some(Name::Subject(subject.to_owned())),
+        (None, Some(correlation)) => Some(Name::Correlation(correlation.to_owned())),
+        (None, None) => None,
+    };
+    let tenant = match caller.sees() {
+        Sees::Tenant(tenant) => Some(tenant),
+        // Names are a tenant's own: the same one of another is another's.
+        Sees::All if name.is_some() => Some(caller.tenant_id()?),
+        Sees::All => None,
+    };
+    // Without one of its own, a message is known by its id: so a list by that finds it.
+    let own = match &name {
+        Some(Name::Correlation(id)) => api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)),
+        _ => None,
+    };
+    let filter = MessageFilter {
+        tenant,
+        name,
+        event_type: asked.filter("event_type").map(str::to_owned),
+        tier: asked.tier()?,
+        since: asked.time("since")?,
+        until: asked.time("until")?,
+    };
+    let list = asked.list(&api, caller.sees(), &filter);
+    let after = asked.behind(&api, list)?.map(MessageId);
+    let found = api.engine.messages(filter, asked.order, after, asked.limit).await?;
+    let mut data: Vec<Listed> = found.messages.iter().map(|message| Listed::of(&api, message)).collect();
+    if let Some(own) = own.filter(|_| after.is_none())
+        && let Some((message, _)) = api.engine.message(caller.sees(), own).await?
+        && message.correlation_id.is_none()
+    {
+        data.push(Listed::of(&api, &ListedMessage::of(&message)));
+    }
+    Ok(page(&uri, data, found.next.map(|next| api.engine.cursor_behind(list, next.0))))
+}
+
 /// `GET /v1/messages/{id}`: where it is, and the id of each of its deliveries.
 pub async fn show<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
@@ -51,26 +102,35 @@ pub async fn show<S: Store, C: Clock>(
     Named(id): Named,
     uri: Uri,
 ) -> Answer {
-    no_parameters(&uri)?;
+    let wants_content = content(&uri)?;
+    if wants_content {
+        caller.may(Scope::Privacy)?;
+    }
     let unknown = || Problem::no_such("message");
     let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
+    let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
+    let fanout = Fanout::of(job.as_ref(), views.len());
     let mut deliveries = Vec::with_capacity(views.len());
     for view in &views {
         deliveries.push(ShownDelivery::of(&api, caller.sees(), &message, view).await?);
     }
     let states = views.iter().map(|view| view.shown.delivery.state);
-    Ok(json(
-        StatusCode::OK,
-        &Shown {
-            id: &id,
-            event_type: message.event_type.as_deref(),
-            correlation_id: message.correlation_id.as_deref().unwrap_or(&id),
-            accepted_at: value::write_time(message.at),
-            state: sum(states),
-            deliveries,
-        },
-    ))
+    let state = if fanout.state == "running" { "pending" } else { sum(states) };
+    let raw = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().and_then(|text| RawValue::from_string(text).ok());
+    let payload = if wants_content { raw(&message.body) } else { None };
+    let compact = if wants_content { message.compact.as_deref().and_then(raw) } else { None };
+    let listed = Listed::of(&api, &ListedMessage::of(&message));
+    Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, payload, compact }))
+}
+
+/// Whether the payload is asked for.
+fn content(uri: &Uri) -> Result<bool, Problem> {
+    match parameters(uri, &["content"])?.first().map(|(_, given)| given.as_str()) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Problem::new(Code::InvalidParameter, "content must be true or false")),
+    }
 }
 
 /// `POST /v1/messages/{id}/cancel`.
@@ -115,14 +175,75 @@ impl<'a> Accepted<'a> {
     }
 }
 
+/// A message without what became of it.
 #[derive(Serialize)]
-struct Shown<'a> {
-    id: &'a str,
-    event_type: Option<&'a str>,
-    correlation_id: &'a str,
+struct Listed {
+    id: String,
+    event_type: Option<String>,
+    correlation_id: String,
+    subject: Option<String>,
+    tier: &'static str,
+    labels: BTreeMap<String, String>,
+    region: Option<String>,
+    cost_center: Option<String>,
     accepted_at: String,
+}
+
+impl Listed {
+    fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Self {
+        let id = api.engine.public_id(Kind::Message, message.id.0, message.at);
+        let details = message.details.as_deref().cloned().unwrap_or_default();
+        Self {
+            event_type: message.event_type.clone(),
+            correlation_id: message.correlation_id.clone().unwrap_or_else(|| id.clone()),
+            subject: message.subject.clone(),
+            tier: message.tier.name(),
+            labels: details.labels.into_iter().collect(),
+            region: details.region,
+            cost_center: details.cost_center,
+            accepted_at: value::write_time(message.at),
+            id,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    listed: Listed,
     state: &'static str,
+    /// The first 1,000.
     deliveries: Vec<ShownDelivery>,
+    fanout: Fanout,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compact: Option<Box<RawValue>>,
+}
+
+/// How far a message is in becoming deliveries.
+#[derive(Serialize)]
+struct Fanout {
+    done: u64,
+    /// Nobody has counted them while it runs.
+    total: Option<u64>,
+    state: &'static str,
+}
+
+impl Fanout {
+    /// Of a message whose deliveries a job makes, or which were all there when it was accepted.
+    fn of(job: Option<&Job>, deliveries: usize) -> Self {
+        let Some(job) = job else {
+            return Self { done: deliveries as u64, total: Some(deliveries as u64), state: "done" };
+        };
+        let state = match job.state {
+            JobState::Running => "running",
+            JobState::Paused => "paused",
+            JobState::Done => "done",
+            JobState::Cancelled => "cancelled",
+        };
+        Self { done: job.made, total: (job.state == JobState::Done).then_some(job.made), state }
+    }
 }
 
 /// A delivery in short; its own route shows every attempt.

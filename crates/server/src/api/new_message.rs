@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::pattern;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::accept::{FANOUT_MAX, NewMessage};
 use posthaste_engine::clock::Clock;
-use posthaste_store::Store;
+use posthaste_store::{Details, Store};
 use serde_json::value::RawValue;
 
 use super::Api;
@@ -21,14 +22,12 @@ const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// How far ahead a message may be scheduled.
 const AHEAD_MAX: Duration = Duration::from_secs(90 * 86_400);
 
-/// Fields of a message that are documented and not built.
-const NOT_BUILT: &[&str] =
-    &["subject", "require_ack", "ack_within", "compact", "notification", "raw", "labels", "region", "cost_center"];
+/// Subjects and tags that a message names: every endpoint is compared with each of them.
+const SUBJECTS_MAX: usize = 1_000;
+const TAGS_MAX: usize = 64;
 
-/// Reads the message a body is.
-pub(super) fn read<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<NewMessage, Problem> {
-    parse(api, tenant, Object::read(body)?)
-}
+/// Fields of a message that are documented and not built.
+const NOT_BUILT: &[&str] = &["require_ack", "ack_within", "notification", "raw"];
 
 /// Takes a message's fields from an object, in which nothing else may be left.
 pub(super) fn parse<S: Store, C: Clock>(
@@ -37,9 +36,12 @@ pub(super) fn parse<S: Store, C: Clock>(
     mut fields: Object<'_>,
 ) -> Result<NewMessage, Problem> {
     let payload = fields.need("payload", |raw| Ok(raw.get()));
-    if payload.is_some_and(|payload| payload.len() > PAYLOAD_BYTES_MAX) {
-        let detail = format!("the payload is larger than {PAYLOAD_BYTES_MAX} bytes");
-        return Err(Problem::new(Code::PayloadTooLarge, detail));
+    let compact = fields.get("compact", |raw| Ok(raw.get()));
+    for (name, given) in [("payload", payload), ("compact", compact)] {
+        if given.is_some_and(|given| given.len() > PAYLOAD_BYTES_MAX) {
+            let detail = format!("{name} is larger than {PAYLOAD_BYTES_MAX} bytes");
+            return Err(Problem::new(Code::PayloadTooLarge, detail));
+        }
     }
     let event_type = fields.get("event_type", event_type);
     let correlation_id = fields.get("correlation_id", value::name);
@@ -48,27 +50,54 @@ pub(super) fn parse<S: Store, C: Clock>(
     let ttl = fields.get("ttl", value::ttl);
     let now = api.engine.now();
     let deliver_at = fields.get("deliver_at", |raw| deliver_at(raw, now));
-    let mut to = fields.object("to");
-    let endpoints = to.get("endpoints", |raw| endpoints(api, raw)).unwrap_or_default();
-    to.not_built(&["subjects", "tags", "channel", "all"]);
-    fields.absorb(to);
+    let subject = fields.get("subject", value::subject);
+    let labels = fields.get("labels", value::labels).unwrap_or_default();
+    let region = fields.get("region", value::name);
+    let cost_center = fields.get("cost_center", value::name);
+    let ((endpoints, uids), audience) = to(api, &mut fields);
     fields.not_built(NOT_BUILT);
     fields.finish()?;
+    // Copies: a slice would keep the connection's whole read buffer alive for as long as the message waits.
+    let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     Ok(NewMessage {
         tenant,
         event_type,
-        // A copy: a slice would keep the connection's whole read buffer alive for as long as the
-        // message waits.
-        body: Bytes::copy_from_slice(payload.unwrap_or_default().as_bytes()),
+        body: copy(payload.unwrap_or_default()),
+        compact: compact.map(copy),
         correlation_id,
-        subject: None,
+        subject,
         tier,
         ttl,
         deliver_at,
         endpoints,
+        uids,
+        details: Details { labels, region, cost_center, audience },
         collapse_key,
         once: None,
     })
+}
+
+/// Whom a message is for: endpoints by name, or an audience of those there are.
+fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> ((Vec<EndpointId>, Vec<String>), Audience) {
+    let mut to = fields.object("to");
+    let endpoints = to.get("endpoints", |raw| endpoints(api, raw));
+    let subjects = to.get("subjects", |raw| value::some(raw, SUBJECTS_MAX, value::subject)).unwrap_or_default();
+    let tags = to.get("tags", |raw| value::some(raw, TAGS_MAX, value::name)).unwrap_or_default();
+    let all = to.get("all", value::truth).unwrap_or(false);
+    let channel = to.get("channel", value::text);
+    match channel.as_deref() {
+        None | Some("webhook") => {}
+        Some(_) => to.complain("channel", "must be webhook: this version has no other".to_owned()),
+    }
+    let narrows = !subjects.is_empty() || !tags.is_empty();
+    if all && narrows {
+        to.complain("all", "goes with neither subjects nor tags, which would narrow it".to_owned());
+    }
+    if endpoints.is_some() && (all || narrows || channel.is_some()) {
+        to.complain("endpoints", "goes with nothing else: name endpoints, or say which".to_owned());
+    }
+    fields.absorb(to);
+    (endpoints.unwrap_or_default(), Audience { subjects, tags, all })
 }
 
 fn event_type(raw: &RawValue) -> Result<String, String> {
@@ -87,19 +116,15 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
     Ok(at)
 }
 
-/// The endpoints a message names; each gets it once, however often it is named.
-fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<EndpointId>, String> {
-    let written: Vec<&str> =
-        serde_json::from_str(raw.get()).map_err(|_| "must be a list of endpoint ids".to_owned())?;
-    if written.is_empty() || written.len() > FANOUT_MAX {
-        return Err(format!("must name 1 to {FANOUT_MAX} endpoints; leave `to` out to reach all that match"));
+/// The endpoints a message names, by id and by uid.
+fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<(Vec<EndpointId>, Vec<String>), String> {
+    let named = value::some(raw, FANOUT_MAX, value::name)?;
+    let (mut ids, mut uids) = (Vec::with_capacity(named.len()), Vec::new());
+    for name in named {
+        match api.endpoint_id(&name) {
+            Some(id) => ids.push(id),
+            None => uids.push(name),
+        }
     }
-    let mut ids = Vec::with_capacity(written.len());
-    for (index, text) in written.iter().enumerate() {
-        let id = api.endpoint_id(text).ok_or_else(|| format!("entry {index} is not the id of an endpoint"))?;
-        ids.push(id);
-    }
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(ids)
+    Ok((ids, uids))
 }

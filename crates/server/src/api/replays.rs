@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY};
-use super::list::{Asked, page};
-use super::{Answer, Api, Named, body, dead_letters, json, no_parameters};
+use super::list::{Asked, cause, page};
+use super::{Answer, Api, Named, body, json, no_parameters};
 use crate::object::Object;
 use crate::problem::Problem;
 use crate::value;
@@ -48,12 +48,14 @@ pub async fn make<S: Store, C: Clock>(
 /// `GET /v1/replays`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &[])?;
-    let after = asked.after(&api, Kind::Replay)?.map(JobId);
-    let found = api.engine.replays(caller.tenant_id()?, asked.order, after, asked.limit + 1).await?;
+    let tenant = caller.tenant_id()?;
+    let list = asked.list(&api, Sees::Tenant(tenant), &"replays");
+    let after = asked.behind(&api, list)?.map(JobId);
+    let mut found = api.engine.replays(tenant, asked.order, after, asked.limit + 1).await?;
     let more = found.len() > asked.limit as usize;
-    let data: Vec<Shown> = found.iter().take(asked.limit as usize).map(|job| Shown::of(&api, job)).collect();
-    let next = data.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(page(&uri, data, next))
+    found.truncate(asked.limit as usize);
+    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
+    Ok(page(&uri, found.iter().map(|job| Shown::of(&api, job)).collect(), next))
 }
 
 /// `GET /v1/replays/{id}`.
@@ -148,7 +150,7 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
             None => select.complain("endpoint", "does not exist".to_owned()),
         }
     }
-    filter.cause = select.get("cause", |raw| dead_letters::cause(&value::text(raw)?));
+    filter.cause = select.get("cause", |raw| cause(&value::text(raw)?));
     filter.event_type = select.get("event_type", value::text);
     filter.tier = select.get("tier", value::tier);
     filter.since = select.get("since", value::time);

@@ -1,7 +1,7 @@
 //! What is said of deliveries.
 
 use super::document::WAITING;
-use super::shape::{Shape, need, null};
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
 use super::{Operation, answer};
 
 const ATTEMPT: Shape = Shape::Object(&[
@@ -10,7 +10,40 @@ const ATTEMPT: Shape = Shape::Object(&[
     need("duration", Shape::Duration, ""),
     null("status", Shape::Whole, "what the receiver answered, if it did"),
     need("cause", Shape::Text, "how it ended"),
+    null("next_due", Shape::Time, "when the next one is due, while that is ahead"),
 ]);
+
+const FILTERS: &[Field] = &[
+    LIMIT,
+    ORDER,
+    CURSOR,
+    may("state", Shape::Text, "in this state"),
+    may("endpoint", Shape::Text, "to this endpoint, by id or uid"),
+    may("cause", Shape::Text, "ended or last tried with this cause"),
+    may("message", Shape::Text, "of this message"),
+    may("tier", Shape::Tier, "of this tier"),
+    may("since", Shape::Time, "due first then or later"),
+    may("until", Shape::Time, "due first before"),
+];
+
+const LISTED: Shape = Shape::Named(
+    "ListedDelivery",
+    &[
+        need("id", Shape::Text, ""),
+        need("message", Shape::Text, ""),
+        need("endpoint", Shape::Text, ""),
+        need("tier", Shape::Text, ""),
+        need("state", Shape::Text, ""),
+        null("cause", Shape::Text, "why the last step was no success"),
+        need("accepted_at", Shape::Time, ""),
+        null("expires_at", Shape::Time, ""),
+        null("sent_at", Shape::Time, "when its last attempt began"),
+        null("delivered_at", Shape::Time, ""),
+        null("failed_at", Shape::Time, "when it ended otherwise"),
+        need("attempts", Shape::Whole, "how many were made"),
+        null("waiting", WAITING, "why it waits, while it does"),
+    ],
+);
 
 const SHOWN: Shape = Shape::Named(
     "Delivery",
@@ -31,7 +64,16 @@ const SHOWN: Shape = Shape::Named(
     ],
 );
 
-pub(super) const OPERATIONS: &[Operation] =
-    &[Operation::get("/v1/deliveries/{id}", "Shows a delivery with every attempt, and why it waits")
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/deliveries", "Lists deliveries").scope("read").parameters(FILTERS).answers(&[answer(
+        200,
+        "A page of them.",
+        &Shape::Page(&LISTED),
+    )]),
+    Operation::get("/v1/deliveries/{id}", "Shows a delivery with every attempt, and why it waits")
         .scope("read")
-        .answers(&[answer(200, "The delivery.", &SHOWN)])];
+        .answers(&[answer(200, "The delivery.", &SHOWN)]),
+    Operation::post("/v1/deliveries/{id}/retry", "Sends a delivery now that waits for its time; the gates still hold")
+        .scope("replay")
+        .answers(&[answer(200, "The delivery.", &SHOWN)]),
+];

@@ -82,3 +82,73 @@ fn key_of(message: &str) -> posthaste_core::Key {
     let opened = IdKey::from_bytes([7; 16]).open(message).expect("a message's id");
     posthaste_core::Key::new(posthaste_core::WriterId::new(opened.writer).expect("a writer"), opened.seq)
 }
+
+#[tokio::test]
+async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
+    let server = Server::start().await;
+    let (first, second) = (server.endpoint("").await, server.endpoint("").await);
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let mut messages = Vec::new();
+    for tier in [1, 2] {
+        let body = format!(r#"{{"payload": 1, "tier": {tier}, "deliver_at": "{later}"}}"#);
+        messages.push(server.post("/v1/messages", &body).await.text("id").to_owned());
+    }
+    server.post(&format!("/v1/messages/{}/cancel", messages[0]), "").await;
+    let listed = async |query: String| {
+        let answer = server.get(&format!("/v1/deliveries?{query}")).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let one = |one: &serde_json::Value| {
+            let at = |ids: &[String], name: &str| ids.iter().position(|id| one[name] == id.as_str()).expect("ours");
+            (at(&messages, "message"), at(&[first.clone(), second.clone()], "endpoint"))
+        };
+        answer.body["data"].as_array().expect("a list").iter().map(one).collect::<Vec<_>>()
+    };
+    let all = listed(String::new()).await;
+    assert_eq!(all, [(1, 1), (1, 0), (0, 1), (0, 0)], "newest first");
+    assert_eq!(listed("order=asc&limit=1".to_owned()).await, [(0, 0)]);
+    assert_eq!(listed(format!("endpoint={first}")).await, [(1, 0), (0, 0)]);
+    assert_eq!(listed(format!("message={}", messages[0])).await, [(0, 1), (0, 0)]);
+    assert_eq!(listed(format!("message={}&order=asc", messages[0])).await, [(0, 0), (0, 1)]);
+    assert_eq!(listed("state=cancelled".to_owned()).await, [(0, 1), (0, 0)]);
+    assert_eq!(listed("state=queued&tier=2".to_owned()).await, [(1, 1), (1, 0)]);
+    assert_eq!(listed("state=dispatching".to_owned()).await, []);
+    assert_eq!(listed("cause=cancelled".to_owned()).await, [(0, 1), (0, 0)]);
+    assert_eq!(listed("until=2020-01-01T00:00:00Z".to_owned()).await, []);
+
+    let page = server.get("/v1/deliveries?limit=3").await;
+    let cursor = page.text("next_cursor");
+    assert_eq!(listed(format!("limit=3&cursor={cursor}")).await, [(0, 0)]);
+    for (query, problem) in [
+        ("state=sent".to_owned(), (400, "invalid_parameter", "")),
+        (format!("tier=1&cursor={cursor}"), (400, "invalid_parameter", "")),
+        (format!("endpoint={first}&message={}", messages[0]), (400, "invalid_parameter", "")),
+        ("endpoint=ep_0".to_owned(), (404, "not_found", "")),
+        ("message=msg_0".to_owned(), (404, "not_found", "")),
+        ("stat=dead".to_owned(), (400, "unknown_parameter", "")),
+    ] {
+        assert_eq!(server.get(&format!("/v1/deliveries?{query}")).await.problem(), problem, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    // One that waits in memory, and one that is too far ahead for that.
+    for hours in [0, 48] {
+        let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(hours * 3_600 + 20);
+        let message = server.post("/v1/messages", &format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
+        let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+        let hurried = server.post(&format!("{path}/retry"), "").await;
+        assert_eq!(hurried.status, StatusCode::OK, "{}", hurried.body);
+        let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).await.expect("a request") > 0);
+        stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("somebody reads it");
+        while server.get(&path).await.text("state") != "delivered" {}
+        assert_eq!(server.post(&format!("{path}/retry"), "").await.problem(), (409, "delivery_ended", ""));
+    }
+    assert_eq!(server.post("/v1/deliveries/dlv_0/retry", "").await.problem(), (404, "not_found", ""));
+}

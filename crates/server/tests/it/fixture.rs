@@ -129,7 +129,10 @@ impl Server {
             Answer { status: head.status, headers: head.headers, body, raw }
         };
         let answer = tokio::join!(exchange, connection).0;
-        let untold = openapi::untold(&method, &path, answer.status, &answer.body);
+        let is_lines = answer.headers.get("content-type").is_some_and(|declared| declared == "application/x-ndjson");
+        let bodies = if is_lines { answer.lines() } else { vec![answer.body.clone()] };
+        let untold = bodies.iter().flat_map(|body| openapi::untold(&method, &path, answer.status, body));
+        let untold: Vec<String> = untold.collect();
         assert!(untold.is_empty(), "crates/server/src/openapi does not tell of {untold:?}");
         answer
     }

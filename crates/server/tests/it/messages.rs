@@ -4,6 +4,7 @@ use http::{Request, StatusCode};
 use http_body_util::Full;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::accept::FANOUT_MAX;
+use serde_json::json;
 
 use crate::fixture::Server;
 
@@ -89,9 +90,17 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
         (r#"{"payload": 1, "deliver_at": "2999-01-01T00:00:00Z"}"#, "invalid_body", "/deliver_at"),
         (r#"{"payload": 1, "correlation_id": "a b"}"#, "invalid_body", "/correlation_id"),
         (r#"{"payload": 1, "to": {"endpoints": []}}"#, "invalid_body", "/to/endpoints"),
-        (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "invalid_body", "/to/endpoints"),
+        (r#"{"payload": 1, "to": {"endpoints": ["a b"]}}"#, "invalid_body", "/to/endpoints"),
+        (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "endpoint_unknown", ""),
         (r#"{"payload": 1, "to": {"endpoint": "x"}}"#, "invalid_body", "/to/endpoint"),
-        (r#"{"payload": 1, "to": {"subjects": ["x"]}}"#, "not_built_yet", "/to/subjects"),
+        (r#"{"payload": 1, "to": {"subjects": []}}"#, "invalid_body", "/to/subjects"),
+        (r#"{"payload": 1, "to": {"tags": ["a b"]}}"#, "invalid_body", "/to/tags"),
+        (r#"{"payload": 1, "to": {"all": true, "tags": ["a"]}}"#, "invalid_body", "/to/all"),
+        (r#"{"payload": 1, "to": {"channel": "webpush"}}"#, "invalid_body", "/to/channel"),
+        (r#"{"payload": 1, "subject": ""}"#, "invalid_body", "/subject"),
+        (r#"{"payload": 1, "labels": {"a": 1}}"#, "invalid_body", "/labels"),
+        (r#"{"payload": 1, "region": "e u"}"#, "invalid_body", "/region"),
+        (r#"{"payload": 1, "require_ack": true}"#, "not_built_yet", "/require_ack"),
         (r#"{"payload": 1, "notification": {"title": "x"}}"#, "not_built_yet", "/notification"),
     ];
     for (body, code, pointer) in cases {
@@ -106,7 +115,7 @@ async fn an_id_of_another_kind_is_no_endpoint() {
     let swapped = message.text("id").replace("msg_", "ep_");
     let answer =
         server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
-    assert_eq!(answer.problem(), (400, "invalid_body", "/to/endpoints"));
+    assert_eq!(answer.problem(), (400, "endpoint_unknown", ""));
 }
 
 #[tokio::test]
@@ -205,4 +214,68 @@ async fn the_same_message_under_the_same_key_is_the_same_promise() {
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     let mended = send("order-100", r#"{"payload": 1}"#).await;
     assert_eq!(mended.status, StatusCode::ACCEPTED, "a refused request uses up no key");
+}
+
+#[tokio::test]
+async fn what_is_said_of_a_message_is_shown_and_its_payload_only_where_it_is_asked_for() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let body = format!(
+        r#"{{"payload": {{"b": 1, "a":  2}}, "compact": [3], "subject": "user-42", "tier": "transactional",
+             "labels": {{"purpose": "billing"}}, "region": "eu", "cost_center": "growth", "deliver_at": "{later}"}}"#
+    );
+    let message = server.post("/v1/messages", &body).await;
+    assert_eq!(message.status, StatusCode::ACCEPTED, "{}", message.body);
+    let path = format!("/v1/messages/{}", message.text("id"));
+    let shown = server.get(&path).await;
+    assert_eq!((shown.text("subject"), shown.text("tier")), ("user-42", "transactional"));
+    assert_eq!((shown.text("region"), shown.text("cost_center")), ("eu", "growth"));
+    assert_eq!(shown.body["labels"], json!({"purpose": "billing"}));
+    assert_eq!(shown.body["fanout"], json!({"done": 1, "total": 1, "state": "done"}));
+    assert_eq!((shown.body.get("payload"), shown.body.get("compact")), (None, None));
+    let whole = server.get(&format!("{path}?content=true")).await;
+    assert_eq!((&whole.body["payload"], &whole.body["compact"]), (&json!({"a": 2, "b": 1}), &json!([3])));
+    let text = String::from_utf8(whole.raw.to_vec()).expect("text");
+    assert!(text.contains(r#"{"b": 1, "a":  2}"#), "byte for byte: {text}");
+    assert_eq!(server.get(&format!("{path}?content=yes")).await.problem(), (400, "invalid_parameter", ""));
+}
+
+#[tokio::test]
+async fn messages_are_listed_by_every_filter_and_page_by_page() {
+    let server = Server::start().await;
+    let mut ids = Vec::new();
+    for (event_type, tier, more) in
+        [("a.b", 1, r#", "subject": "ann""#), ("a.b", 2, r#", "correlation_id": "order-1""#), ("a.c", 2, "")]
+    {
+        let body = format!(r#"{{"payload": 1, "event_type": "{event_type}", "tier": {tier}{more}}}"#);
+        ids.push(server.post("/v1/messages", &body).await.text("id").to_owned());
+    }
+    let listed = async |query: &str| {
+        let answer = server.get(&format!("/v1/messages?{query}")).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let data = answer.body["data"].as_array().expect("a list").clone();
+        data.iter().map(|one| ids.iter().position(|id| one["id"] == id.as_str()).expect("ours")).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("").await, [2, 1, 0], "newest first");
+    assert_eq!(listed("order=asc").await, [0, 1, 2]);
+    assert_eq!(listed("event_type=a.b").await, [1, 0]);
+    assert_eq!(listed("tier=transactional").await, [0]);
+    assert_eq!(listed("subject=ann").await, [0]);
+    assert_eq!(listed("correlation_id=order-1").await, [1]);
+    assert_eq!(listed(&format!("correlation_id={}", ids[2])).await, [2], "its own id, where none was given");
+    assert_eq!(listed("since=2999-01-01T00:00:00Z").await, [0; 0]);
+    assert_eq!(listed("until=2999-01-01T00:00:00Z&limit=1").await, [2]);
+
+    let first = server.get("/v1/messages?limit=2").await;
+    let cursor = first.text("next_cursor");
+    assert!(first.headers["link"].to_str().expect("text").contains(cursor));
+    assert_eq!(listed(&format!("limit=2&cursor={cursor}")).await, [0]);
+    for query in [format!("tier=1&cursor={cursor}"), format!("order=asc&cursor={cursor}"), "cursor=x".to_owned()] {
+        let other = server.get(&format!("/v1/messages?{query}")).await;
+        assert_eq!(other.problem(), (400, "invalid_parameter", ""), "a cursor belongs to its list: {query}");
+    }
+    let unknown = server.get("/v1/messages?event_typ=a").await;
+    assert_eq!(unknown.problem(), (400, "unknown_parameter", ""));
+    assert!(unknown.text("detail").contains("event_type"), "{}", unknown.body);
 }

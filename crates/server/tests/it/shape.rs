@@ -20,7 +20,7 @@ async fn unknown_routes_and_methods_are_problems_too() {
     assert_eq!(server.get("/v1/nothing").await.problem(), (404, "not_found", ""));
     let wrong = server.call(Method::DELETE, "/v1/messages", "").await;
     assert_eq!(wrong.problem(), (405, "method_not_allowed", ""));
-    assert_eq!(wrong.headers["allow"], "POST");
+    assert_eq!(wrong.headers["allow"], "GET, POST");
 }
 
 #[tokio::test]

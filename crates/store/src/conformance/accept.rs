@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::delivery::{Compact, Expiry};
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::queue::Place;
 use posthaste_core::tier::Tier;
 
 use super::fixture::{Case, Draft, NOW, after};
-use crate::row::{Accepted, Message};
+use crate::row::{Accepted, Details, Message};
 use crate::{Store, StoreError};
 
 /// Far longer than any disk takes: a call that has no answer by then never gets one.
@@ -26,6 +27,8 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
             correlation_id: Some("it's \"quoted\"; DROP TABLE message;".to_owned()),
             subject: compact.is_some().then(|| "user-42 é".to_owned()),
             body: Bytes::copy_from_slice(body),
+            tier: Tier::Engagement,
+            details: compact.as_ref().map(|_| Box::new(details())),
             compact,
             ..(*base.message).clone()
         });
@@ -137,5 +140,16 @@ pub(super) async fn large_messages_for_nobody_never_fill_the_way_to_the_loop<S: 
         let accepted = Accepted { message: Arc::new(message), ..alone };
         let answer = tokio::time::timeout(ANSWERED_WITHIN, case.store.accept(case.session(), vec![accepted])).await;
         case.done("accept", answer.unwrap_or_else(|_| case.fail(&format!("message {n} is never answered"))));
+    }
+}
+
+/// Everything a producer can say of a message.
+fn details() -> Details {
+    let text = |text: &str| text.to_owned();
+    Details {
+        labels: vec![(text("purpose"), text("billing é")), (text("empty"), String::new())],
+        region: Some(text("eu")),
+        cost_center: Some(text("growth")),
+        audience: Audience { subjects: vec![text("user-42")], tags: vec![text("beta"), text("a")], all: true },
     }
 }

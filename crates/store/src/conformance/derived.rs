@@ -9,7 +9,9 @@ use posthaste_core::tier::Tier;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::Store;
-use crate::row::{Accepted, Counted, HistoryFilter, Hour, ListOrder, Message, Name};
+use crate::row::{
+    Accepted, Counted, Endpoint, HistoryFilter, HistoryOf, Hour, ListOrder, ListedMessage, Message, MessageFilter, Name,
+};
 
 const ENDPOINT: EndpointId = EndpointId::from_raw(1);
 
@@ -79,6 +81,102 @@ pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case
         case.same("where to go on", one.next, (expected.len() > 1).then(|| expected[0]));
         let other = case.store.named(TenantId::from_raw(8), name, ListOrder::NewestFirst, None, MANY).await;
         case.same("nothing of somebody else's", case.done("named", other).messages, vec![]);
+    }
+}
+
+pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case: &Case<S>) {
+    let mut sent = Vec::new();
+    for (n, (tenant, event_type, tier)) in [
+        (9, Some("a.b"), Tier::Promotional),
+        (8, Some("a.b"), Tier::Promotional),
+        (9, None, Tier::Transactional),
+        (9, Some("a.c"), Tier::Transactional),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let base = case.message(&[]);
+        let message = Message {
+            tenant: TenantId::from_raw(tenant),
+            event_type: event_type.map(str::to_owned),
+            tier,
+            subject: (n == 3).then(|| "ann".to_owned()),
+            at: after(i64::try_from(n).expect("few")),
+            ..(*base.message).clone()
+        };
+        let id = message.id;
+        case.done("accept", case.store.accept(case.session(), vec![Accepted::new(message, Vec::new())]).await);
+        sent.push(id);
+    }
+    let mine = MessageFilter { tenant: Some(TenantId::from_raw(9)), ..MessageFilter::default() };
+    let at = |n: i64| Some(after(n));
+    for (filter, expected) in [
+        (MessageFilter::default(), vec![0, 1, 2, 3]),
+        (mine.clone(), vec![0, 2, 3]),
+        (MessageFilter { event_type: Some("a.b".to_owned()), ..MessageFilter::default() }, vec![0, 1]),
+        (MessageFilter { event_type: Some("a.b".to_owned()), ..mine.clone() }, vec![0]),
+        (MessageFilter { event_type: Some("x".to_owned()), ..mine.clone() }, vec![]),
+        (MessageFilter { tier: Some(Tier::Transactional), ..mine.clone() }, vec![2, 3]),
+        (MessageFilter { since: at(1), until: at(3), ..mine.clone() }, vec![2]),
+        (MessageFilter { name: Some(Name::Subject("ann".to_owned())), ..mine.clone() }, vec![3]),
+        (MessageFilter { name: Some(Name::Subject("bob".to_owned())), ..mine.clone() }, vec![]),
+    ] {
+        for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
+            let (mut found, mut from) = (Vec::new(), None);
+            loop {
+                let page = case.done("messages", case.store.messages(filter.clone(), order, from, 2).await);
+                case.check(page.messages.len() <= 2, "no more than asked for");
+                found.extend(page.messages.iter().map(|message| message.id));
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            if order == ListOrder::NewestFirst {
+                found.reverse();
+            }
+            case.same(&format!("{filter:?}"), found, expected.iter().map(|n| sent[*n]).collect());
+        }
+    }
+    let listed = case.done("messages", case.store.messages(mine, ListOrder::NewestFirst, None, 1).await).messages;
+    let whole = case.done("message", case.store.message(sent[3]).await);
+    case.same("as the message says", listed.first().cloned(), whole.map(|message| ListedMessage::of(&message)));
+}
+
+pub(super) async fn deliveries_are_listed_by_message_tenant_and_for_everybody<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) }).await;
+    let ids = case.accept(&[Draft::to(1), Draft::to(2), Draft::to(1)]).await;
+    let (last, sent) = (case.accept_one(Draft::to(1)).await, case.message(&[]).message.id);
+    case.settle_done(case.attempted(&last, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let message = case.done("delivery", case.store.delivery(ids[0], NOW).await).map(|shown| shown.delivery.message);
+    let of = |of| HistoryFilter::all(of);
+    let delivered = HistoryFilter { phase: Some(Phase::Delivered), ..of(HistoryOf::Everybody) };
+    let sending = HistoryFilter { phase: Some(Phase::Dispatching), ..of(HistoryOf::Everybody) };
+    for (filter, expected) in [
+        (of(HistoryOf::Everybody), vec![ids[0], ids[1], ids[2], last.id]),
+        (of(HistoryOf::Tenant(TenantId::from_raw(8))), vec![ids[1]]),
+        (of(HistoryOf::Tenant(TenantId::from_raw(9))), vec![ids[0], ids[2], last.id]),
+        (of(HistoryOf::Message(message.unwrap_or(sent))), ids.clone()),
+        (of(HistoryOf::Message(sent)), vec![]),
+        (delivered, vec![last.id]),
+        (sending, ids.clone()),
+    ] {
+        for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
+            let (mut found, mut from) = (Vec::new(), None);
+            loop {
+                let page = case.done("history", case.store.history(filter, order, from, 2, NOW).await);
+                found.extend(page.deliveries.iter().map(|shown| shown.delivery.id));
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            if order == ListOrder::NewestFirst {
+                found.reverse();
+            }
+            case.same(&format!("{filter:?}"), found, expected.clone());
+        }
     }
 }
 

@@ -7,7 +7,10 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use super::journal::lookup_key;
 use crate::derived::{Derived, NameKind};
-use crate::row::{HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, Name, NamedPage, Tally, Waiting};
+use crate::row::{
+    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, ListOrder, ListedMessage, MessageFilter,
+    MessagePage, Name, NamedPage, Tally, Waiting,
+};
 
 impl Memory {
     fn derived(&self) -> Derived {
@@ -32,8 +35,17 @@ impl Memory {
         limit: u32,
         now: Timestamp,
     ) -> HistoryPage {
-        let lane = LaneId::from(filter.endpoint);
-        let mine = self.derived().deliveries.into_iter().filter(|(of, _)| *of == lane).map(|(_, id)| id);
+        let is_mine = |lane: LaneId, id: DeliveryId| match filter.of {
+            HistoryOf::Endpoint(endpoint) => lane == LaneId::from(endpoint),
+            HistoryOf::Message(message) => {
+                self.delivery(id, now).is_some_and(|shown| shown.delivery.message == message)
+            }
+            HistoryOf::Tenant(tenant) => {
+                self.endpoints.get(&lane.endpoint()).is_some_and(|endpoint| endpoint.tenant == tenant)
+            }
+            HistoryOf::Everybody => true,
+        };
+        let mine = self.derived().deliveries.into_iter().filter(|(of, id)| is_mine(*of, *id)).map(|(_, id)| id);
         let mut page = HistoryPage::default();
         for (looked, id) in listed(mine.collect(), order, after).into_iter().enumerate() {
             if looked == HISTORY_LOOKED_MAX as usize || page.deliveries.len() == limit as usize {
@@ -41,6 +53,36 @@ impl Memory {
             }
             page.next = Some(id);
             page.deliveries.extend(self.delivery(id, now).filter(|shown| filter.matches(shown)));
+        }
+        page.next = None;
+        page
+    }
+
+    /// See [`crate::Archive::messages`].
+    pub fn listed_messages(
+        &self,
+        filter: &MessageFilter,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> MessagePage {
+        let named = match (filter.tenant, &filter.name) {
+            (Some(tenant), Some(name)) => Some(self.named(tenant, name, ListOrder::OldestFirst, None, u32::MAX)),
+            _ => None,
+        };
+        let has_name = |id: &MessageId| named.as_ref().is_none_or(|named| named.messages.contains(id));
+        let ids = self.messages.keys().copied().filter(has_name).collect();
+        let mut page = MessagePage::default();
+        for id in listed(ids, order, after) {
+            if page.messages.len() == limit as usize {
+                return page;
+            }
+            let message = &self.messages[&id];
+            let has_type = filter.event_type.is_none() || message.event_type == filter.event_type;
+            page.next = Some(id);
+            if has_type && filter.matches(message.tenant, message.tier, message.at) {
+                page.messages.push(ListedMessage::of(message));
+            }
         }
         page.next = None;
         page

@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 
 use crate::row::{
     Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document, DocumentKind,
-    Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, Name, NamedPage,
-    Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally,
-    Waiting,
+    Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, MessageFilter,
+    MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep,
+    Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
@@ -236,6 +236,16 @@ impl Archive for MemoryStore {
         limit: u32,
     ) -> Result<Vec<Shown>, StoreError> {
         Ok(self.lock().deliveries(message, after, now, limit))
+    }
+
+    async fn messages(
+        &self,
+        filter: MessageFilter,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<MessagePage, StoreError> {
+        Ok(self.lock().listed_messages(&filter, order, after, limit))
     }
 
     async fn history(

@@ -1,13 +1,14 @@
 //! What is derived from the journal, as its lists and counts show it.
 
 use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::state::Phase;
+use posthaste_core::state::{Phase, State};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 
-use super::Shown;
+use super::{Details, Message, Shown};
 use crate::derived::NameKind;
 use crate::journal::Hidden;
 use crate::number::split;
@@ -16,11 +17,28 @@ use crate::number::split;
 /// a busy machine.
 pub const HISTORY_LOOKED_MAX: u32 = 500;
 
-/// Which deliveries of an endpoint: those that match all that is given.
+/// Rows that one request for any other list looks at, by what a look costs: one that only passes a row over is 1,
+/// some 2 µs.
+pub const LISTED_LOOKED_MAX: u32 = 20_000;
+
+/// Whose deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryOf {
+    /// Those to an endpoint.
+    Endpoint(EndpointId),
+    /// Those of a message.
+    Message(MessageId),
+    /// A tenant's.
+    Tenant(TenantId),
+    /// All there are.
+    Everybody,
+}
+
+/// Which deliveries: those that match all that is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryFilter {
-    /// To which endpoint.
-    pub endpoint: EndpointId,
+    /// Whose.
+    pub of: HistoryOf,
     /// In this state.
     pub phase: Option<Phase>,
     /// Ended, or last tried, with this cause.
@@ -34,31 +52,123 @@ pub struct HistoryFilter {
 }
 
 impl HistoryFilter {
-    /// Every delivery of an endpoint.
+    /// Every delivery to an endpoint.
     pub const fn of(endpoint: EndpointId) -> Self {
-        Self { endpoint, phase: None, cause: None, tier: None, since: None, until: None }
+        Self::all(HistoryOf::Endpoint(endpoint))
+    }
+
+    /// All of these.
+    pub const fn all(of: HistoryOf) -> Self {
+        Self { of, phase: None, cause: None, tier: None, since: None, until: None }
+    }
+
+    /// What can be said before anybody looks at how it stands.
+    pub(crate) fn may_match(&self, delivery: &Delivery) -> bool {
+        self.tier.is_none_or(|tier| delivery.tier == tier)
+            && self.since.is_none_or(|since| delivery.born >= since)
+            && self.until.is_none_or(|until| delivery.born < until)
     }
 
     /// Whether it asks for this one.
     pub fn matches(&self, shown: &Shown) -> bool {
         let delivery = &shown.delivery;
         let last = split(&delivery.state).2.or_else(|| shown.attempts.last().map(|attempt| attempt.cause));
-        self.phase.is_none_or(|phase| delivery.state.phase() == phase)
+        self.phase.is_none_or(|phase| is_in(delivery.state, phase))
             && self.cause.is_none_or(|cause| last == Some(cause))
-            && self.tier.is_none_or(|tier| delivery.tier == tier)
-            && self.since.is_none_or(|since| delivery.born >= since)
-            && self.until.is_none_or(|until| delivery.born < until)
+            && self.may_match(delivery)
     }
 }
 
-/// A part of an endpoint's history. It may be short, even empty, and still not the last: looking
-/// stops after [`HISTORY_LOOKED_MAX`].
+/// Whether a state is in this phase as far as a store knows: what is being sent, its owner alone can tell from what
+/// waits.
+fn is_in(state: State, phase: Phase) -> bool {
+    match phase {
+        Phase::Dispatching => matches!(state.phase(), Phase::Queued | Phase::Retry),
+        phase => state.phase() == phase,
+    }
+}
+
+/// A part of a history. It may be short, even empty, and still not the last: looking
+/// stops after [`HISTORY_LOOKED_MAX`] of an endpoint or a message, and else as [`LISTED_LOOKED_MAX`] says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
     /// Those found.
     pub deliveries: Vec<Shown>,
     /// Go on behind this one; `None` when there is nothing more.
     pub next: Option<DeliveryId>,
+}
+
+/// Which messages: those that match all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessageFilter {
+    /// Whose; everybody's when nobody is named.
+    pub tenant: Option<TenantId>,
+    /// With this name, which only a tenant's messages have.
+    pub name: Option<Name>,
+    /// With this event type.
+    pub event_type: Option<String>,
+    /// As urgent as this.
+    pub tier: Option<Tier>,
+    /// Accepted at this time or later.
+    pub since: Option<Timestamp>,
+    /// Accepted before this time.
+    pub until: Option<Timestamp>,
+}
+
+impl MessageFilter {
+    /// Whether it asks for one that says this of itself; names are found elsewhere.
+    pub(crate) fn matches(&self, tenant: TenantId, tier: Tier, at: Timestamp) -> bool {
+        self.tenant.is_none_or(|asked| asked == tenant)
+            && self.tier.is_none_or(|asked| asked == tier)
+            && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
+    }
+}
+
+/// A message in a list: all but its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMessage {
+    /// Its id.
+    pub id: MessageId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// When it was accepted.
+    pub at: Timestamp,
+    /// How urgent it is.
+    pub tier: Tier,
+    /// What happened.
+    pub event_type: Option<String>,
+    /// Whose data it is.
+    pub subject: Option<String>,
+    /// The caller's.
+    pub correlation_id: Option<String>,
+    /// What else its producer said of it.
+    pub details: Option<Box<Details>>,
+}
+
+impl ListedMessage {
+    /// A message without its payload.
+    pub fn of(message: &Message) -> Self {
+        Self {
+            id: message.id,
+            tenant: message.tenant,
+            at: message.at,
+            tier: message.tier,
+            event_type: message.event_type.clone(),
+            subject: message.subject.clone(),
+            correlation_id: message.correlation_id.clone(),
+            details: message.details.clone(),
+        }
+    }
+}
+
+/// A part of a list of messages. It may be short, even empty, and still not the last: see [`LISTED_LOOKED_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessagePage {
+    /// Those found.
+    pub messages: Vec<ListedMessage>,
+    /// Go on behind this one; `None` when there is nothing more.
+    pub next: Option<MessageId>,
 }
 
 /// What a message can be found by.

@@ -9,7 +9,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
-use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number};
+use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number, tier_number};
 use super::sealed::{SealedAccept, SealedMessage};
 use super::vault::{NewKey, Vault};
 use super::{collapse, failed, idempotency, job};
@@ -42,8 +42,8 @@ impl<'c> Accept<'c> {
             vault,
             keys: Vec::new(),
             message: conn.prepare(
-                "INSERT INTO message (id, tenant, at_ms, event_type, names, head, compact, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT INTO message (id, tenant, at_ms, event_type, names, head, compact, body, tier)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             )?,
             delivery: conn.prepare(concat!(
                 "INSERT INTO delivery (",
@@ -119,6 +119,7 @@ impl<'c> Accept<'c> {
         sql.raw_bind_parameter(6, &*sealed.head)?;
         sql.raw_bind_parameter(7, sealed.compact.as_deref())?;
         sql.raw_bind_parameter(8, &*sealed.body)?;
+        sql.raw_bind_parameter(9, tier_number(message.tier))?;
         sql.raw_execute()?;
         Ok(())
     }

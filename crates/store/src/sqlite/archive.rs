@@ -6,11 +6,11 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
-use super::{Sqlite, derived, journal, retention, show};
+use super::{Sqlite, derived, journal, list, retention, show};
 use crate::journal::Entries;
 use crate::row::{
-    HistoryFilter, HistoryPage, Hour, ListOrder, Message, Name, NamedPage, RETENTION_STEP_MAX, Retained, Retention,
-    RetentionStep, Session, Shown, Tally, Waiting,
+    HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{Archive, JournalRow, StoreError};
 
@@ -38,6 +38,17 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| show::of_message(conn, message, after, now, limit)).await
     }
 
+    async fn messages(
+        &self,
+        filter: MessageFilter,
+        order: ListOrder,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<MessagePage, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| list::messages(conn, &vault, &filter, order, after, limit)).await
+    }
+
     async fn history(
         &self,
         filter: HistoryFilter,
@@ -46,7 +57,7 @@ impl Archive for Sqlite {
         limit: u32,
         now: Timestamp,
     ) -> Result<HistoryPage, StoreError> {
-        self.readers.read(move |conn| derived::history(conn, &filter, order, after, limit, now)).await
+        self.readers.read(move |conn| list::history(conn, &filter, order, after, limit, now)).await
     }
 
     async fn named(

@@ -9,17 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{get, key, stored_key, tier_number};
 use super::journal::Then;
-use super::{failed, journal, show};
+use super::{failed, journal};
 use crate::StoreError;
 use crate::derived::{Derived, Fact, NameKind, Only};
 use crate::journal::Hidden;
 use crate::number::{counted_number, stored_counted};
-use crate::row::{Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryPage, Hour, ListOrder, NamedPage, Tally, Waiting};
+use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Tally, Waiting};
 
 /// Some of what follows from a batch of the journal.
 pub(super) struct Slice {
@@ -108,16 +107,13 @@ fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError
     Ok(derived)
 }
 
-/// An endpoint's deliveries that match, by id.
-pub(super) fn history(
+/// The ids of an endpoint's deliveries from behind one, as many as are looked at and one more.
+pub(super) fn of_lane(
     conn: &Connection,
-    filter: &HistoryFilter,
+    lane: LaneId,
     order: ListOrder,
     after: Option<DeliveryId>,
-    limit: u32,
-    now: Timestamp,
-) -> Result<HistoryPage, StoreError> {
-    let lane = LaneId::from(filter.endpoint);
+) -> Result<Vec<DeliveryId>, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Lane(lane))?;
     let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
     let sql = match order {
@@ -130,17 +126,7 @@ pub(super) fn history(
     };
     let from = beyond(order, after.map(|id| key(id.0)));
     let known = column(conn, sql, (key(lane.0), from, HISTORY_LOOKED_MAX + 1))?;
-    let ids = merged(known, new, order, after.map(DeliveryId::raw));
-    let mut page = HistoryPage::default();
-    for (looked, id) in ids.into_iter().map(DeliveryId::from_raw).enumerate() {
-        if looked == HISTORY_LOOKED_MAX as usize || page.deliveries.len() == limit as usize {
-            return Ok(page);
-        }
-        page.next = Some(id);
-        page.deliveries.extend(show::read(conn, id, now)?.filter(|shown| filter.matches(shown)));
-    }
-    page.next = None;
-    Ok(page)
+    Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
 /// Messages with this name, by id.
@@ -278,6 +264,8 @@ pub(super) fn kind_number(kind: NameKind) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_core::time::Timestamp;
+
     use super::journal::Journal;
     use super::*;
     use crate::journal::Entry;

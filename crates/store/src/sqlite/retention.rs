@@ -176,8 +176,8 @@ fn messages(conn: &Connection, old: Timestamp, after: i64) -> Result<Look, Store
         let next = heads.get(place + 1).map_or(i64::MAX, |next| next.id);
         if is_needed(conn, head.id, next)? {
             conn.prepare_cached(
-                "INSERT INTO kept (id, tenant, at_ms, event_type, names, head, compact, body)
-                 SELECT id, tenant, at_ms, event_type, names, head, compact, body FROM message WHERE id = ?1",
+                "INSERT INTO kept (id, tenant, at_ms, tier, event_type, names, head, compact, body)
+                 SELECT id, tenant, at_ms, tier, event_type, names, head, compact, body FROM message WHERE id = ?1",
             )
             .and_then(|mut sql| sql.execute([head.id]))
             .map_err(&doing)?;

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::KeyId;
 use posthaste_crypto::row_mac::RowMac;
@@ -27,7 +29,9 @@ use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Entry, Hidden, Marks};
 use crate::number;
-use crate::row::{Accepted, Document, DocumentKind, FirstAnswer, Idempotency, KeyHash, Message, Name};
+use crate::row::{
+    Accepted, Details, Document, DocumentKind, FirstAnswer, Idempotency, KeyHash, ListedMessage, Message, Name,
+};
 
 /// A message as it is written.
 pub(super) struct SealedMessage {
@@ -57,6 +61,8 @@ struct MessageHead {
     correlation_id: Option<String>,
     subject: Option<String>,
     event_type: Option<String>,
+    tier: Tier,
+    details: Option<Box<Details>>,
 }
 
 fn spot(tenant: TenantId, field: Field, row: Key) -> Spot {
@@ -158,7 +164,8 @@ impl Vault {
         let altered = |why: NotOpened| StoreError::Altered { what: "a message", why: why.to_string() };
         let Some(key) = self.by_id(conn, seal::key_of(body).map_err(altered)?)? else { return Ok(None) };
         let open = |field, sealed| key.open(&spot(tenant, field, id.0), sealed).map_err(altered);
-        let MessageHead { at, correlation_id, subject, event_type } = unpack_head(&open(Field::MessageHead, head)?)?;
+        let MessageHead { at, correlation_id, subject, event_type, tier, details } =
+            unpack_head(&open(Field::MessageHead, head)?)?;
         Ok(Some(Message {
             id,
             tenant,
@@ -166,9 +173,25 @@ impl Vault {
             event_type,
             correlation_id,
             subject,
+            tier,
+            details,
             compact: compact.map(|compact| open(Field::MessageCompact, compact)).transpose()?.map(Bytes::from),
             body: Bytes::from(open(Field::MessageBody, body)?),
         }))
+    }
+
+    /// Opens what a list shows of a message; none when its key is destroyed.
+    pub(super) fn open_listed(
+        &self,
+        conn: &Connection,
+        (tenant, id): (TenantId, MessageId),
+        head: &[u8],
+    ) -> Result<Option<ListedMessage>, StoreError> {
+        let Some(key) = self.by_id(conn, key_of(head)?)? else { return Ok(None) };
+        let plain = key.open(&spot(tenant, Field::MessageHead, id.0), head);
+        let plain = plain.map_err(|why| StoreError::Altered { what: "a message", why: why.to_string() })?;
+        let MessageHead { at, correlation_id, subject, event_type, tier, details } = unpack_head(&plain)?;
+        Ok(Some(ListedMessage { id, tenant, at, tier, event_type, subject, correlation_id, details }))
     }
 
     /// A name as the journal has it; `None` for a subject nobody knows.
@@ -286,21 +309,68 @@ fn pack_head(message: &Message) -> Vec<u8> {
     let bytes: usize = texts.iter().flat_map(|text| text.as_ref()).map(String::len).sum();
     let mut head = Vec::with_capacity(bytes + 24);
     pack::time(&mut head, message.at);
-    for text in texts {
-        head.push(u8::from(text.is_some()));
-        text.iter().for_each(|text| pack::bytes(&mut head, text.as_bytes()));
+    texts.iter().for_each(|text| pack_optional(&mut head, text.as_deref()));
+    head.push(number::tier_number(message.tier));
+    head.push(u8::from(message.details.is_some()));
+    if let Some(details) = &message.details {
+        pack_details(&mut head, details);
     }
     head
 }
 
+fn pack_optional(head: &mut Vec<u8>, text: Option<&str>) {
+    head.push(u8::from(text.is_some()));
+    text.iter().for_each(|text| pack::bytes(head, text.as_bytes()));
+}
+
+fn pack_details(head: &mut Vec<u8>, details: &Details) {
+    let Details { labels, region, cost_center, audience } = details;
+    pack::number(head, labels.len() as u64);
+    for (name, label) in labels {
+        pack::bytes(head, name.as_bytes());
+        pack::bytes(head, label.as_bytes());
+    }
+    pack_optional(head, region.as_deref());
+    pack_optional(head, cost_center.as_deref());
+    for list in [&audience.subjects, &audience.tags] {
+        pack::number(head, list.len() as u64);
+        list.iter().for_each(|text| pack::bytes(head, text.as_bytes()));
+    }
+    head.push(u8::from(audience.all));
+}
+
 fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
     let mut rest = Unpack(plain);
-    let at = rest.time()?;
-    let mut optional = || match rest.number()? {
+    Ok(MessageHead {
+        at: rest.time()?,
+        correlation_id: unpack_optional(&mut rest)?,
+        subject: unpack_optional(&mut rest)?,
+        event_type: unpack_optional(&mut rest)?,
+        tier: number::stored_tier(rest.small::<u8>()?.into())?,
+        details: if rest.number()? == 0 { None } else { Some(Box::new(unpack_details(&mut rest)?)) },
+    })
+}
+
+fn unpack_optional(rest: &mut Unpack<'_>) -> Result<Option<String>, StoreError> {
+    match rest.number()? {
         0 => Ok(None),
         _ => text(rest.bytes()?.to_vec()).map(Some),
+    }
+}
+
+fn unpack_details(rest: &mut Unpack<'_>) -> Result<Details, StoreError> {
+    let mut labels = Vec::new();
+    for _ in 0..rest.number()? {
+        labels.push((text(rest.bytes()?.to_vec())?, text(rest.bytes()?.to_vec())?));
+    }
+    let (region, cost_center) = (unpack_optional(rest)?, unpack_optional(rest)?);
+    let mut list = || -> Result<Vec<String>, StoreError> {
+        let count = rest.number()?;
+        (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
     };
-    Ok(MessageHead { at, correlation_id: optional()?, subject: optional()?, event_type: optional()? })
+    let (subjects, tags) = (list()?, list()?);
+    let audience = Audience { subjects, tags, all: rest.number()? == 1 };
+    Ok(Details { labels, region, cost_center, audience })
 }
 
 fn event_type_spot(tenant: TenantId) -> Spot {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::vault::Vault;
 use super::{erasure, failed, page};
-use crate::row::{Attempt, Message, Shown};
+use crate::row::{Attempt, ListOrder, Message, Shown};
 use crate::{DELIVERIES_MAX, StoreError};
 
 /// A delivery at `now`.
@@ -25,8 +25,12 @@ pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<
 // A message's deliveries have the ids that follow its own; those that jobs made are listed by range.
 const RANGE: &str = "SELECT id FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1
      UNION SELECT id FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4";
+const RANGE_BACK: &str = "SELECT id FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1
+     UNION SELECT id FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id DESC LIMIT ?4";
 const CHUNKS: &str = "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 AND first >= coalesce(
      (SELECT max(first) FROM fanout_chunk WHERE message = ?1 AND first <= ?2), 0) ORDER BY first";
+const CHUNKS_BACK: &str =
+    "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 AND first < ?2 ORDER BY first DESC";
 
 /// Deliveries of a message at `now`, by id, from behind one.
 pub(super) fn of_message(
@@ -36,26 +40,49 @@ pub(super) fn of_message(
     now: Timestamp,
     limit: u32,
 ) -> Result<Vec<Shown>, StoreError> {
-    let doing = failed("read the deliveries of a message");
-    let of = key(message.0);
-    let from = after.map_or(of, |id| key(id.0).max(of)) + 1;
-    let mut ids = Vec::new();
-    // What a job made may be among these ids too: it is not listed again.
-    let inline = key(message.0.plus(DELIVERIES_MAX)) + 1;
-    range(conn, of, (from, inline), limit, &mut ids)?;
-    let mut sql = conn.prepare_cached(CHUNKS).map_err(&doing)?;
-    let mut chunks = sql.query((of, from)).map_err(&doing)?;
-    while ids.len() < limit as usize
-        && let Some(chunk) = chunks.next().map_err(&doing)?
-    {
-        let (first, end): (i64, i64) = (get(chunk, 0)?, get(chunk, 1)?);
-        range(conn, of, (first.max(from).max(inline), end), limit, &mut ids)?;
-    }
     let mut found = Vec::new();
-    for id in ids {
-        found.extend(read(conn, DeliveryId(stored_key(id)?), now)?);
+    for id in ids_of_message(conn, message, ListOrder::OldestFirst, after, limit)? {
+        found.extend(read(conn, id, now)?);
     }
     Ok(found)
+}
+
+/// The ids of a message's deliveries, from behind one.
+pub(super) fn ids_of_message(
+    conn: &Connection,
+    message: MessageId,
+    order: ListOrder,
+    after: Option<DeliveryId>,
+    limit: u32,
+) -> Result<Vec<DeliveryId>, StoreError> {
+    let doing = failed("read the deliveries of a message");
+    let of = key(message.0);
+    // What a job made may be among the ids of the accept's own: it is not listed again.
+    let inline = (of + 1, key(message.0.plus(DELIVERIES_MAX)) + 1);
+    let (from, below, chunks) = match order {
+        ListOrder::OldestFirst => (after.map_or(of, |id| key(id.0).max(of)) + 1, i64::MAX, CHUNKS),
+        ListOrder::NewestFirst => (of + 1, after.map_or(i64::MAX, |id| key(id.0)), CHUNKS_BACK),
+    };
+    let mut ids = Vec::new();
+    let add = |(first, end): (i64, i64), ids: &mut Vec<i64>| {
+        range(conn, of, (first.max(from), end.min(below)), (order, limit), ids)
+    };
+    if order == ListOrder::OldestFirst {
+        add(inline, &mut ids)?;
+    }
+    let mut sql = conn.prepare_cached(chunks).map_err(&doing)?;
+    let beyond = if order == ListOrder::OldestFirst { from } else { below };
+    let mut rows = sql.query((of, beyond)).map_err(&doing)?;
+    while ids.len() < limit as usize
+        && let Some(row) = rows.next().map_err(&doing)?
+    {
+        let (first, end): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+        add((first.max(inline.1), end), &mut ids)?;
+    }
+    if order == ListOrder::NewestFirst {
+        add(inline, &mut ids)?;
+    }
+    ids.into_iter().map(|id| stored_key(id).map(DeliveryId)).collect()
 }
 
 /// Adds the ids of a message's deliveries in a range, until there are `limit`.
@@ -63,11 +90,12 @@ fn range(
     conn: &Connection,
     of: i64,
     (from, below): (i64, i64),
-    limit: u32,
+    (order, limit): (ListOrder, u32),
     ids: &mut Vec<i64>,
 ) -> Result<(), StoreError> {
     let doing = failed("read the deliveries of a message");
-    let mut sql = conn.prepare_cached(RANGE).map_err(&doing)?;
+    let sql = if order == ListOrder::OldestFirst { RANGE } else { RANGE_BACK };
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let rest = i64::from(limit) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let mut rows = sql.query((of, from, below, rest)).map_err(&doing)?;
     while let Some(row) = rows.next().map_err(&doing)? {

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::audit::{Finding, Kept, Report};
@@ -33,16 +32,9 @@ impl Filled {
     }
 
     async fn accept(&self, number: u64, at: Timestamp) {
-        let message = Message {
-            id: MessageId(Key::new(self.session.writer, number)),
-            tenant: TenantId::from_raw(1),
-            at,
-            event_type: None,
-            correlation_id: Some(number.to_string()),
-            subject: None,
-            body: Bytes::from_static(b"{}"),
-            compact: None,
-        };
+        let id = MessageId(Key::new(self.session.writer, number));
+        let message =
+            Message { correlation_id: Some(number.to_string()), ..Message::new(id, TenantId::from_raw(1), at, "{}") };
         let accepted =
             Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
         _ = self.store.accept(self.session, vec![accepted]).await.expect("the store accepts");

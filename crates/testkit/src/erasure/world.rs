@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use hyper::StatusCode;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{Limits, Place, Record};
 use posthaste_core::state::State;
@@ -25,9 +26,9 @@ use posthaste_engine::engine::{Engine, Settings};
 use posthaste_engine::target::TargetRules;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Directory, Endpoint, Erasures, FirstAnswer,
-    Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep, Session,
-    Settlement, SigningSecret, StoreError, Whom,
+    Accepted, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, Erasures,
+    FirstAnswer, Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep,
+    Session, Settlement, SigningSecret, StoreError, Whom,
 };
 use rusqlite::{Connection, OpenFlags};
 use tokio::task::JoinSet;
@@ -411,6 +412,14 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         ttl: None,
         deliver_at: None,
         endpoints: vec![endpoint],
+        uids: Vec::new(),
+        details: Details {
+            labels: vec![("purpose".to_owned(), person.canary.clone())],
+            region: Some(format!("near {}", person.canary)),
+            cost_center: Some(format!("for {}", person.canary)),
+            audience: Audience { subjects: vec![person.name.clone()], ..Audience::default() },
+        },
+        compact: None,
         collapse_key: None,
         once: Some(Once { key, digest: random::bytes(), answer }),
     };

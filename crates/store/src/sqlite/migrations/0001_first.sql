@@ -61,9 +61,10 @@ CREATE TABLE message (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
   event_type TEXT,
   names BLOB,                                -- as `name` has them, of correlation id and subject
-  head BLOB NOT NULL,                        -- correlation id and subject
+  head BLOB NOT NULL,                        -- all that was said of it
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
@@ -86,6 +87,7 @@ CREATE TABLE kept (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
   event_type TEXT,
   names BLOB,
   head BLOB NOT NULL,

@@ -1,0 +1,212 @@
+//! Lists of messages and deliveries. Whatever nobody has an index for is found by walking a table in its own order,
+//! a bounded part at a time: a page says how far it looked.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, Row};
+
+use super::column::{DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_tier};
+use super::vault::Vault;
+use super::{derived, failed, show};
+use crate::StoreError;
+use crate::row::{
+    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, LISTED_LOOKED_MAX, ListOrder, ListedMessage,
+    MessageFilter, MessagePage,
+};
+
+/// What it costs to learn how a pending delivery stands: cuts and erasures are asked for.
+const STATE_LOOKS: u32 = 10;
+/// What it costs to read a whole one with its attempts, or to open a message.
+const WHOLE_LOOKS: u32 = 20;
+
+macro_rules! newest_and_oldest {
+    ($newest:ident, $oldest:ident, $($select:expr, $from:literal);+) => {
+        const $newest: &str =
+            concat!(newest_and_oldest!(@join " WHERE id < ?1", $($select, $from);+), " ORDER BY id DESC LIMIT ?2");
+        const $oldest: &str =
+            concat!(newest_and_oldest!(@join " WHERE id > ?1", $($select, $from);+), " ORDER BY id LIMIT ?2");
+    };
+    (@join $where:literal, $first:expr, $one:literal; $second:expr, $other:literal) => {
+        concat!("SELECT ", $first, " FROM ", $one, $where, " UNION ALL SELECT ", $second, " FROM ", $other, $where)
+    };
+}
+
+newest_and_oldest!(
+    NEWEST_DELIVERIES,
+    OLDEST_DELIVERIES,
+    concat!(delivery_columns!("due_ms"), ", 1"), "delivery";
+    concat!(delivery_columns!("ended_ms"), ", 0"), "outcome"
+);
+newest_and_oldest!(
+    NEWEST_MESSAGES,
+    OLDEST_MESSAGES,
+    "id, tenant, at_ms, tier, event_type, head", "message";
+    "id, tenant, at_ms, tier, event_type, head", "kept"
+);
+const ONE_MESSAGE: &str = "SELECT id, tenant, at_ms, tier, event_type, head FROM message WHERE id = ?1
+     UNION ALL SELECT id, tenant, at_ms, tier, event_type, head FROM kept WHERE id = ?1";
+
+/// Deliveries that match, by id.
+pub(super) fn history(
+    conn: &Connection,
+    filter: &HistoryFilter,
+    order: ListOrder,
+    after: Option<DeliveryId>,
+    limit: u32,
+    now: Timestamp,
+) -> Result<HistoryPage, StoreError> {
+    let ids = match filter.of {
+        HistoryOf::Endpoint(endpoint) => derived::of_lane(conn, LaneId::from(endpoint), order, after)?,
+        HistoryOf::Message(message) => show::ids_of_message(conn, message, order, after, HISTORY_LOOKED_MAX + 1)?,
+        HistoryOf::Tenant(_) | HistoryOf::Everybody => return walk(conn, filter, order, after, limit, now),
+    };
+    let mut page = HistoryPage::default();
+    for (looked, id) in ids.into_iter().enumerate() {
+        if looked == HISTORY_LOOKED_MAX as usize || page.deliveries.len() == limit as usize {
+            return Ok(page);
+        }
+        page.next = Some(id);
+        page.deliveries.extend(show::read(conn, id, now)?.filter(|shown| filter.matches(shown)));
+    }
+    page.next = None;
+    Ok(page)
+}
+
+/// Deliveries of many endpoints: all there are, one after the other.
+fn walk(
+    conn: &Connection,
+    filter: &HistoryFilter,
+    order: ListOrder,
+    after: Option<DeliveryId>,
+    limit: u32,
+    now: Timestamp,
+) -> Result<HistoryPage, StoreError> {
+    let doing = failed("list deliveries");
+    let sql = if order == ListOrder::NewestFirst { NEWEST_DELIVERIES } else { OLDEST_DELIVERIES };
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let from = derived::beyond(order, after.map(|id| key(id.0)));
+    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+    let (mut page, mut owners, mut looks) = (HistoryPage::default(), BTreeMap::new(), 0);
+    while let Some(row) = rows.next().map_err(&doing)? {
+        if looks >= LISTED_LOOKED_MAX || page.deliveries.len() == limit as usize {
+            return Ok(page);
+        }
+        looks += 1;
+        let found = delivery(row)?;
+        page.next = Some(found.id);
+        let is_owned = match filter.of {
+            HistoryOf::Tenant(tenant) => derived::owner(conn, &mut owners, found.lane) == tenant,
+            _ => true,
+        };
+        if !is_owned || !filter.may_match(&found) {
+            continue;
+        }
+        // What has ended stands as it ended.
+        let is_pending = get::<bool>(row, DELIVERY_COLUMNS)?;
+        if is_pending {
+            looks += STATE_LOOKS;
+        } else if filter.phase.is_some_and(|phase| found.state.phase() != phase) {
+            continue;
+        }
+        looks += WHOLE_LOOKS;
+        page.deliveries.extend(show::read(conn, found.id, now)?.filter(|shown| filter.matches(shown)));
+    }
+    page.next = None;
+    Ok(page)
+}
+
+/// Messages that match, by id.
+pub(super) fn messages(
+    conn: &Connection,
+    vault: &Vault,
+    filter: &MessageFilter,
+    order: ListOrder,
+    after: Option<MessageId>,
+    limit: u32,
+) -> Result<MessagePage, StoreError> {
+    let mut look = Look { conn, vault, filter, event_types: BTreeMap::new(), looks: 0 };
+    if let (Some(tenant), Some(name)) = (filter.tenant, &filter.name) {
+        let Some(hidden) = vault.hide(conn, tenant, name)? else { return Ok(MessagePage::default()) };
+        let named = derived::named(conn, hidden, order, after, limit)?;
+        let mut page = MessagePage { messages: Vec::new(), next: named.next };
+        for id in named.messages {
+            page.messages.extend(look.one(id)?);
+        }
+        return Ok(page);
+    }
+    let doing = failed("list messages");
+    let sql = if order == ListOrder::NewestFirst { NEWEST_MESSAGES } else { OLDEST_MESSAGES };
+    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let from = derived::beyond(order, after.map(|id| key(id.0)));
+    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+    let mut page = MessagePage::default();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        if look.looks >= LISTED_LOOKED_MAX || page.messages.len() == limit as usize {
+            return Ok(page);
+        }
+        page.next = Some(MessageId(stored_key(get(row, 0)?)?));
+        page.messages.extend(look.at(row)?);
+    }
+    page.next = None;
+    Ok(page)
+}
+
+/// Looks at messages for a list.
+struct Look<'a> {
+    conn: &'a Connection,
+    vault: &'a Vault,
+    filter: &'a MessageFilter,
+    /// The event type asked for, as each tenant's rows have it.
+    event_types: BTreeMap<TenantId, String>,
+    looks: u32,
+}
+
+impl Look<'_> {
+    /// One message by id, if it is there and matches.
+    fn one(&mut self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
+        let doing = failed("list messages");
+        let mut sql = self.conn.prepare_cached(ONE_MESSAGE).map_err(&doing)?;
+        let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+        rows.next().map_err(&doing)?.map_or(Ok(None), |row| self.at(row))
+    }
+
+    /// The message a row is, if it matches and can be opened.
+    fn at(&mut self, row: &Row<'_>) -> Result<Option<ListedMessage>, StoreError> {
+        self.looks += 1;
+        let tenant = TenantId(stored_key(get(row, 1)?)?);
+        let (at, tier) = (Timestamp::from_millis(get(row, 2)?), stored_tier(get(row, 3)?)?);
+        if !self.filter.matches(tenant, tier, at) || !self.has_event_type(tenant, get(row, 4)?)? {
+            return Ok(None);
+        }
+        self.looks += WHOLE_LOOKS;
+        let id = MessageId(stored_key(get(row, 0)?)?);
+        self.vault.open_listed(self.conn, (tenant, id), &get::<Vec<u8>>(row, 5)?)
+    }
+
+    fn has_event_type(&mut self, tenant: TenantId, stored: Option<String>) -> Result<bool, StoreError> {
+        let Some(asked) = &self.filter.event_type else { return Ok(true) };
+        let Some(stored) = stored else { return Ok(false) };
+        if !self.event_types.contains_key(&tenant) {
+            let sealed = self.vault.seal_event_type(self.conn, tenant, asked)?;
+            self.event_types.insert(tenant, sealed);
+        }
+        Ok(self.event_types.get(&tenant) == Some(&stored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::page::plan;
+
+    #[test]
+    fn a_walk_goes_along_the_keys_and_sorts_nothing() {
+        for sql in [NEWEST_DELIVERIES, OLDEST_DELIVERIES, NEWEST_MESSAGES, OLDEST_MESSAGES] {
+            let plan = plan(sql);
+            assert!(plan.contains("MERGE (UNION ALL)"), "{plan}");
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}");
+        }
+    }
+}

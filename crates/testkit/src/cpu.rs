@@ -1,4 +1,4 @@
-//! CPU time as Linux counts it, by the names of this process's threads: what a proof compares, since
+//! CPU time as Linux counts it, by the names of a process's threads: what a proof compares, since
 //! the clock on the wall also counts whatever else the machine does.
 
 use std::collections::BTreeMap;
@@ -7,17 +7,29 @@ use std::time::Duration;
 
 use crate::prove::CannotRun;
 
-/// What each of this process's threads has spent, added up by name.
+/// What each of a process's threads has spent, added up by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu(BTreeMap<String, Duration>);
 
 impl Cpu {
-    /// As of now.
+    /// Of this process, as of now.
     ///
     /// # Errors
     /// Where there is no `/proc`.
     pub fn now() -> Result<Self, CannotRun> {
-        let tasks = fs::read_dir("/proc/self/task").map_err(|error| CannotRun(format!("no /proc: {error}")))?;
+        Self::of_threads_in("/proc/self/task")
+    }
+
+    /// Of another process, as of now.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of_process(pid: u32) -> Result<Self, CannotRun> {
+        Self::of_threads_in(&format!("/proc/{pid}/task"))
+    }
+
+    fn of_threads_in(folder: &str) -> Result<Self, CannotRun> {
+        let tasks = fs::read_dir(folder).map_err(|error| CannotRun(format!("no {folder}: {error}")))?;
         let mut spent = BTreeMap::new();
         for task in tasks.flatten() {
             // A thread that has just ended has no files any more.

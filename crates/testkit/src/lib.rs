@@ -7,13 +7,18 @@ mod busy;
 pub mod caller;
 pub mod contention;
 pub mod core_speed;
+pub mod counter;
 pub mod cpu;
 pub mod crash_points;
 #[cfg(feature = "conformance")]
 pub mod erasure;
+pub mod failing_disk;
 pub mod fairness;
 pub mod idempotency;
+pub mod idle;
 pub mod keyed;
+pub mod kill9;
+pub mod ledger;
 pub mod limits;
 pub mod loopback;
 pub mod mass_ends;
@@ -24,6 +29,7 @@ pub mod posthaste;
 pub mod prove;
 pub mod purity;
 pub mod receiver;
+pub mod restart;
 #[cfg(feature = "conformance")]
 pub mod retry_tokens;
 pub mod rotation;
@@ -31,6 +37,7 @@ pub mod rss;
 pub mod schedules;
 pub mod sealed;
 pub mod seeder;
+pub mod served;
 pub mod sim;
 pub mod simulation;
 pub mod store_backlog;
@@ -41,7 +48,10 @@ pub mod store_speed;
 pub mod thread;
 
 /// The master key of the stores that proofs make: what one process leaves behind, the next one opens.
+pub const MASTER_KEY: &str = "eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=";
+
+/// [`MASTER_KEY`], parsed.
 pub fn master_key() -> posthaste_crypto::master::Masters {
-    let key = posthaste_crypto::master::MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=");
+    let key = posthaste_crypto::master::MasterKey::parse(MASTER_KEY);
     posthaste_crypto::master::Masters::new(key.expect("32 random bytes"))
 }

@@ -142,7 +142,7 @@ impl Posthaste {
     ///
     /// # Errors
     /// When it cannot be asked or waited for.
-    pub fn stop(mut self) -> io::Result<ExitStatus> {
+    pub fn stop(&mut self) -> io::Result<ExitStatus> {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("it has no number"))?;
         kill_process(pid, Signal::TERM)?;

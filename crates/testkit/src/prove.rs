@@ -11,8 +11,9 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    audit_tamper, backup, breakers, core_speed, crash_points, fairness, idempotency, limits, mass_ends, outage,
-    planted, purity, rotation, schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
+    audit_tamper, backup, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9, limits,
+    mass_ends, outage, planted, purity, restart, rotation, schedules, sealed, simulation, store_backlog, store_kill9,
+    store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, store_conformance};
@@ -244,6 +245,26 @@ pub const PROOFS: &[Proof] = &[
         name: "planted-bugs",
         shows: "the oracle complains of every bug on a list, and of nothing while they sleep",
         run: planted::run,
+    },
+    Proof {
+        name: "kill9",
+        shows: "the real binary is killed under producers that call its API: nothing acknowledged is lost",
+        run: kill9::run,
+    },
+    Proof {
+        name: "restart",
+        shows: "asked to stop under load and started again: nothing lost, nothing twice; back soon with a long queue",
+        run: restart::run,
+    },
+    Proof {
+        name: "disk",
+        shows: "the real binary on a disk that is full, and on one that fails: it refuses and resumes, or ends and says why",
+        run: failing_disk::run,
+    },
+    Proof {
+        name: "idle",
+        shows: "what a server takes of the machine that has nothing to do, or ten million deliveries waiting",
+        run: idle::run,
     },
     Proof {
         name: "thread",

@@ -19,7 +19,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Chunked, Directory, Jobs, Outbox, Session, StoreError};
+use posthaste_store::{Chunked, Directory, Endpoint, Jobs, Outbox, Session, StoreError};
 
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -139,6 +139,19 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     Ok(kept)
 }
 
+/// Has every endpoint of a store of this shape deliver to this URL.
+///
+/// # Errors
+/// When the store refuses.
+pub async fn send_to(folder: &Path, shape: Shape, url: &str) -> Result<(), CannotRun> {
+    let store = Sqlite::open_folder(folder, master_key())?;
+    let session = store.open().await?.session;
+    let endpoints = shape.targets().map(|lane| Endpoint { url: url.to_owned(), ..Target(lane).endpoint() });
+    put(&store, session, endpoints.collect()).await?;
+    store.close().await;
+    Ok(())
+}
+
 /// Where stores are kept: in cargo's target folder, which nobody backs up and anybody may delete.
 ///
 /// # Errors
@@ -224,9 +237,12 @@ pub async fn put_endpoints(
     session: Session,
     lanes: impl IntoIterator<Item = u64>,
 ) -> Result<(), StoreError> {
-    let lanes: Vec<u64> = lanes.into_iter().collect();
-    for some in lanes.chunks(ENDPOINTS) {
-        let put = some.iter().map(|lane| store.put_endpoint(session, Target(*lane).endpoint(), None));
+    put(store, session, lanes.into_iter().map(|lane| Target(lane).endpoint()).collect()).await
+}
+
+async fn put(store: &Sqlite, session: Session, endpoints: Vec<Endpoint>) -> Result<(), StoreError> {
+    for some in endpoints.chunks(ENDPOINTS) {
+        let put = some.iter().map(|endpoint| store.put_endpoint(session, endpoint.clone(), None));
         join_all(put).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     Ok(())

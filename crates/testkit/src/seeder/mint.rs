@@ -54,7 +54,7 @@ impl Target {
     /// The endpoint.
     pub fn endpoint(self) -> Endpoint {
         Endpoint {
-            secrets: vec![SigningSecret::lasting("whsec_some")],
+            secrets: vec![SigningSecret::lasting("whsec_YSBzZWNyZXQgZm9yIHNlZWRlZCByb3dz")],
             policy: "backend".to_owned(),
             ..Endpoint::new(self.id(), self.tenant(), THEN, format!("https://{}.example.com/", self.0))
         }

@@ -1,0 +1,107 @@
+//! The proof `idle`: what a server takes of the machine that has nothing to do, and one that has millions of
+//! deliveries waiting. `bench` measures with the same code.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use tokio::time::Instant;
+
+use crate::caller::Line;
+use crate::counter::{Counter, Manners};
+use crate::cpu::Cpu;
+use crate::posthaste::{self, Launch};
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::seeder::{self, Of, Shape};
+use crate::served::{folder, runtime};
+use crate::{MASTER_KEY, rss};
+
+/// What a server does when it starts is over by then.
+const SETTLES: Duration = Duration::from_secs(2);
+const WATCHED: Duration = Duration::from_secs(60);
+const WATCHED_QUICK: Duration = Duration::from_secs(4);
+/// Long enough to tell a busy server from an idle one.
+const WATCHED_BUSY: Duration = Duration::from_secs(1);
+
+const IDLE_RSS_MIB_MAX: f64 = 40.0;
+const IDLE_CPU_PERCENT_MAX: f64 = 0.1;
+const PENDING: Shape = Shape { rows: 10_000_000, lanes: 1_000, of: Of::Messages };
+const PENDING_RSS_MIB_MAX: f64 = 256.0;
+/// Deliveries until the server with a long queue has met everything it keeps in memory.
+const DELIVERED: usize = 20_000;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a process took while it was watched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Taken {
+    /// The most memory, in MiB.
+    pub rss_mib: f64,
+    /// Processor time, in percent of one.
+    pub cpu_percent: f64,
+}
+
+/// Watches a process for so long.
+///
+/// # Errors
+/// Where there is no `/proc`, or no such process.
+pub async fn watch(pid: u32, lasts: Duration) -> Result<Taken, CannotRun> {
+    rss::forget_peak_of(pid)?;
+    let (before, began) = (Cpu::of_process(pid)?, Instant::now());
+    tokio::time::sleep(lasts).await;
+    let spent = Cpu::of_process(pid)?.since(&before).all();
+    let cpu_percent = 100.0 * spent.as_secs_f64() / began.elapsed().as_secs_f64();
+    Ok(Taken { rss_mib: rss::peak_of(pid)? as f64 / 1_024.0, cpu_percent })
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let binary = posthaste::binary()?;
+    let mut figures = runtime()?.block_on(with_nothing_to_do(&binary, options))?;
+    if !options.quick {
+        let folder = folder()?;
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data)?;
+        // Seeding has a runtime of its own.
+        seeder::copy_into(PENDING, &data)?;
+        figures.extend(runtime()?.block_on(with_millions_waiting(&binary, folder.path()))?);
+    }
+    Ok(figures)
+}
+
+async fn with_nothing_to_do(binary: &Path, options: &Options) -> Findings {
+    let folder = folder()?;
+    let server = Launch::new(binary, folder.path()).start()?;
+    tokio::time::sleep(SETTLES).await;
+    let idle = watch(server.pid(), if options.quick { WATCHED_QUICK } else { WATCHED }).await?;
+    let calls = async {
+        let mut line = Line::open(server.address).await?;
+        loop {
+            line.call(Method::GET, "/healthz", &[], "").await?.expect(StatusCode::OK)?;
+        }
+    };
+    let busy = tokio::select! {
+        biased;
+        busy = watch(server.pid(), WATCHED_BUSY) => busy?,
+        ended = calls => return ended,
+    };
+    Ok(vec![
+        Figure::at_most("idle_rss", idle.rss_mib, "MiB", IDLE_RSS_MIB_MAX),
+        Figure::at_most("idle_cpu", idle.cpu_percent, "%", IDLE_CPU_PERCENT_MAX).by_the_clock(options),
+        // Whoever has something to do is seen to do it.
+        Figure::at_least("control_busy_cpu", busy.cpu_percent, "%", IDLE_CPU_PERCENT_MAX),
+    ])
+}
+
+async fn with_millions_waiting(binary: &Path, folder: &Path) -> Findings {
+    let manners = Manners { takes: Duration::from_millis(1)..Duration::from_millis(20), fails_one_in: None };
+    let counter = Counter::start(manners).await?;
+    let launch = Launch::new(binary, folder).with("POSTHASTE_MASTER_KEY", MASTER_KEY);
+    seeder::send_to(&launch.data(), PENDING, &counter.url()).await?;
+    let server = launch.start()?;
+    let pid = server.pid();
+    if !counter.waits_for(PATIENCE, |seens| seens.messages() >= DELIVERED).await {
+        return Err(CannotRun(format!("only {} of the queue came", counter.seens().messages())));
+    }
+    let rss_mib = rss::peak_of(pid)? as f64 / 1_024.0;
+    Ok(vec![Figure::at_most("rss_with_10_million_pending", rss_mib, "MiB", PENDING_RSS_MIB_MAX)])
+}

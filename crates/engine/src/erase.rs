@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::id::{DeliveryId, MessageId, TenantId};
-use posthaste_store::{Erase, Erasure, ListOrder, Message, Name, Shown, Store, StoreError, Whom};
+use posthaste_store::{Erase, Erasure, ListOrder, Message, Name, PauseScope, Shown, Store, StoreError, Whom};
 
 use crate::clock::Clock;
 use crate::dispatch::{Answer, Command};
@@ -42,6 +42,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if erasure.is_tenant {
             self.tenants.forget(tenant);
             self.access.forget();
+            // There is nothing left that it could hold.
+            self.handle.ask(Command::Resume(PauseScope::Tenant(tenant))).await?;
         }
         // From here on the loop reads before it sends, and finds nothing.
         let in_flight = match self.handle.ask(Command::Erased(tenant, subject)).await? {

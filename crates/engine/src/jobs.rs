@@ -208,7 +208,9 @@ impl<S: Jobs + Directory + Archive, C: Clock> JobRunner<S, C> {
                 unknown.insert(message).clone()
             }
         };
-        let to = self.destinations.load(ended.lane.endpoint()).await?.filter(|to| to.takes_messages());
+        // The file may say what it likes of a dead letter: it goes to nobody but its tenant's endpoints.
+        let is_theirs = |to: &Arc<Destination>| to.takes_messages() && to.endpoint.tenant == job.tenant;
+        let to = self.destinations.load(ended.lane.endpoint()).await?.filter(is_theirs);
         let (Some(message), Some(to)) = (message, to) else { return Ok(None) };
         let now = self.clock.now();
         let ttl = ended.expiry.at().map(|at| at.since(ended.born));

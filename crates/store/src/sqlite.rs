@@ -39,6 +39,7 @@ mod low;
 mod page;
 mod pause;
 mod reader;
+mod reading;
 mod renew;
 mod request;
 mod reserve;

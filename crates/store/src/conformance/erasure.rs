@@ -13,7 +13,7 @@ use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
     Acceptance, Accepted, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, FirstAnswer, HistoryFilter,
-    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, ReplayWhat, Whom,
+    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope, ReplayWhat, Whom,
 };
 use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
 use crate::{Store, StoreError};
@@ -294,6 +294,10 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     let mut theirs = case.message(&[Draft::to(2)]);
     Arc::make_mut(&mut theirs.message).tenant = other.tenant;
     let stays = case.put(theirs).await.remove(0);
+    for lane in [1, 2] {
+        let pause = Pause { scope: PauseScope::Lane(lane_id(lane)), until: None };
+        case.done("pause", case.store.pause(case.session(), pause).await);
+    }
     let erasure = case.erase(Whom::Tenant).await;
     case.same("at once", case.body(waits.message).await, None);
     case.same("no endpoints", case.done("endpoints", case.store.endpoints(TENANT).await), vec![]);
@@ -315,6 +319,8 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None).await;
     case.same("its names are free", case.done("file", filed), Filed::Done);
     case.same("its endpoint too", case.done("endpoints", case.store.endpoints(TENANT).await).len(), 1);
+    let paused: Vec<_> = case.reopen().await.pauses.iter().map(|pause| pause.scope).collect();
+    case.same("no pause of an endpoint that is gone", paused, vec![PauseScope::Lane(lane_id(2))]);
 }
 
 pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: &Case<S>) {

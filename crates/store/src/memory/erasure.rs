@@ -14,7 +14,7 @@ use super::Memory;
 use super::journal::subject_mark;
 use crate::StoreError;
 use crate::journal::{Entry, ErasedWhom};
-use crate::row::{Endpoint, Erase, Erasure, ErasureStep, Message, Session, Whom};
+use crate::row::{Endpoint, Erase, Erasure, ErasureStep, Message, PauseScope, Session, Whom};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -109,7 +109,10 @@ impl Memory {
         let ids: Vec<EndpointId> = self.endpoints.values().filter(is_theirs).map(|endpoint| endpoint.id).collect();
         ids.iter().for_each(|id| _ = self.endpoints.remove(id));
         let lanes: Vec<LaneId> = ids.into_iter().map(LaneId::from).collect();
-        lanes.iter().for_each(|lane| _ = self.lanes.remove(lane));
+        for lane in &lanes {
+            self.lanes.remove(lane);
+            self.pauses.remove(&PauseScope::Lane(*lane));
+        }
         lanes
     }
 

@@ -17,6 +17,7 @@ use super::column::{
 use super::folder::DATABASE;
 use super::header::Header;
 use super::journal::{self, Then};
+use super::reading::Reading;
 use super::{failed, schema, signed, vault};
 use crate::audit::{Archived, Audit, Counts, ErasedHint, Finding, Kept, Report};
 use crate::journal::{Entry, ErasedWhom, Hidden};
@@ -67,7 +68,7 @@ pub struct Verified {
 
 /// Audits the journal in a folder.
 pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Result<Verified, StoreError> {
-    let conn = open(folder)?;
+    let (reading, conn) = open_for_long(folder)?;
     let doing = failed("read the journal");
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).map_err(&doing);
     conn.execute_batch("BEGIN").map_err(&doing)?;
@@ -93,6 +94,9 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
         progress.done += 1;
         if progress.done.is_multiple_of(SAID_EVERY) {
             say(progress);
+            if reading.is_too_long() {
+                return Err(too_long(folder));
+            }
         }
         Ok(Then::GoOn)
     })
@@ -231,6 +235,18 @@ pub(super) fn open(folder: &Path) -> Result<Connection, StoreError> {
     conn.set_prepared_statement_cache_capacity(16);
     conn.busy_timeout(schema::BUSY_WAIT).map_err(failed("open the database"))?;
     Ok(conn)
+}
+
+/// The same for a read that may be long. The connection goes first when both are dropped.
+pub(super) fn open_for_long(folder: &Path) -> Result<(Reading, Connection), StoreError> {
+    let conn = open(folder)?;
+    Ok((Reading::begin(folder), conn))
+}
+
+fn too_long(folder: &Path) -> StoreError {
+    let reason = "more was written meanwhile than the database is long, so the audit was given up; try again when less \
+                  is written, or audit a restored backup";
+    StoreError::Folder { folder: folder.display().to_string(), reason: reason.to_owned() }
 }
 
 /// What the tables have of what an entry tells.

@@ -1,9 +1,9 @@
 //! A copy of the database as it was at one moment, made while everything goes on, and a folder made of such a
 //! copy again ([`restore`]).
 //!
-//! The copy is read by a connection of its own in one read transaction, so nobody waits for it and it never begins
-//! anew; what is written meanwhile stays in the log. The log may grow beyond its bound for as long as a lock says
-//! that a backup is under way: no longer than the database is, or the backup is given up.
+//! The copy is read by a connection of its own in one read transaction ([`Reading`]), so nobody waits for it and it
+//! never begins anew; what is written meanwhile stays in the log: no more than the database is long, or the backup is
+//! given up. Half of the time it pauses, and leaves the disk to those who commit.
 //!
 //! Invariants: a backup that has its name is whole and on the disk; the master key is never in it; one that
 //! failed leaves nothing behind.
@@ -17,6 +17,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::{Digest, Sha256};
@@ -27,17 +29,20 @@ use tokio::sync::oneshot;
 
 use super::erasures_file::ERASURES;
 use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, sync_folder};
+use super::reading::Reading;
 use super::thread::Joined;
 use super::{Sqlite, audit, failed, fault, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
 
-/// Held while a backup of the folder is under way, by whatever process makes it.
+/// Held by whatever process makes a backup of the folder: one at a time.
 const LOCK: &str = "backup";
 /// Pages copied between two looks at how far it is: 2 MiB.
 const STEP_PAGES: i32 = 256;
-/// The log may grow so far in any case while a backup is under way.
-const LOG_BYTES: u64 = 1 << 30;
+/// Steps after which the copy is brought to the disk: what gathers for its end, everybody who commits then waits for.
+const SYNC_STEPS: u32 = 8;
+/// The longest pause between two steps: on a disk that is this slow, more would not help.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// How far a copy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,12 +116,12 @@ pub fn back_up(
     if to.symlink_metadata().is_ok() {
         return Err(NotCopied::Exists { path: to.display().to_string() });
     }
-    let conn = audit::open(folder)?;
+    let (reading, conn) = audit::open_for_long(folder)?;
     let _lock = take_lock(folder)?;
     let part = Part::make(to)?;
     let database = part.path.join(DATABASE);
-    let manifest = copy(&conn, folder, &database, now, &mut say)?;
-    drop(conn);
+    let manifest = copy((&reading, &conn), &database, now, &mut say)?;
+    drop((conn, reading));
     let (bytes, digest) = digest_of(&database).map_err(io_error("read", &database))?;
     let manifest = Manifest { bytes, digest, ..manifest };
     write_new(&part.path.join(MANIFEST), manifest.to_text().as_bytes())?;
@@ -164,12 +169,6 @@ impl Drop for Waits {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
-}
-
-/// Whether a backup of the folder is under way, in this process or another.
-pub(super) fn is_under_way(folder: &Path) -> bool {
-    let lock = OpenOptions::new().read(true).open(folder.join(LOCK));
-    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 fn take_lock(folder: &Path) -> Result<File, NotCopied> {
@@ -221,8 +220,7 @@ impl Drop for Part {
 
 /// Copies everything as it is at one moment, and says what it is.
 fn copy(
-    conn: &Connection,
-    folder: &Path,
+    (reading, conn): (&Reading, &Connection),
     to: &Path,
     now: Timestamp,
     say: &mut impl FnMut(Progress) -> bool,
@@ -235,9 +233,10 @@ fn copy(
     // Until it has its name nobody looks at it: it is synced as a whole.
     copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -4096;")
         .map_err(&doing)?;
-    let log = folder.join(format!("{DATABASE}-wal"));
+    let file = File::open(to).map_err(io_error("read", to))?;
     let backup = Backup::new(conn, &mut copy).map_err(&doing)?;
-    loop {
+    for step in 1_u32.. {
+        let began = now_for_pace();
         match backup.step(STEP_PAGES).map_err(&doing)? {
             StepResult::Done => break,
             StepResult::More => {}
@@ -247,18 +246,27 @@ fn copy(
         let pages = |count: i32| u64::from(count.unsigned_abs()) * super::schema::PAGE_BYTES;
         let seen = backup.progress();
         let progress = Progress { done: pages(seen.pagecount - seen.remaining), of: pages(seen.pagecount) };
-        if fs::metadata(&log).is_ok_and(|log| log.len() > progress.of.max(LOG_BYTES)) {
+        if reading.is_too_long() {
             return Err(NotCopied::TooMuchWritten);
         }
         if !say(progress) {
             return Err(NotCopied::GivenUp);
         }
+        if step.is_multiple_of(SYNC_STEPS) {
+            file.sync_data().map_err(io_error("write", to))?;
+        }
+        thread::sleep(began.elapsed().min(PAUSE_MAX));
     }
     drop(backup);
     conn.execute_batch("COMMIT").map_err(&doing)?;
     copy.close().map_err(|(_, error)| doing(error))?;
-    File::open(to).and_then(|file| file.sync_all()).map_err(io_error("write", to))?;
+    file.sync_all().map_err(io_error("write", to))?;
     Ok(manifest)
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long to pause is no decision that anybody could want to repeat")]
+fn now_for_pace() -> Instant {
+    Instant::now()
 }
 
 /// What a database is a copy of. Its length and digest are not known yet.

@@ -5,8 +5,8 @@
 //! so the writer itself begins the log anew between two commits (RESTART), once the log is half as long
 //! as it may be and the thread is close behind: what the writer copies and syncs, everybody waits for.
 //!
-//! Invariants: the log stays within its bound, but while a backup is under way, and a read that holds it back at
-//! the bound is ended; a copy that fails for another reason than a full disk stops the store like any other
+//! Invariants: the log stays within its bound, but while a backup or an audit reads, and any other read that holds it
+//! back at the bound is ended; a copy that fails for another reason than a full disk stops the store like any other
 //! failed write.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ use super::fault::is_full;
 use super::request::Request;
 use super::schema::{BUSY_WAIT, PAGE_BYTES};
 use super::thread::Joined;
-use super::{Bounds, Shared, backup, failed};
+use super::{Bounds, Shared, failed, reading};
 use crate::StoreError;
 
 /// How long the writer waits at the bound for reads that end by themselves, before it ends them, and
@@ -101,8 +101,8 @@ impl Log {
         if pages < (self.max / 2).max(self.again_at) && !at_the_bound {
             return Ok(());
         }
-        // Its snapshot would be waited for in vain; it bounds the log itself, and gives up on a full disk.
-        if at_the_bound && !shared.reserve.is_given_up() && backup::is_under_way(&shared.path) {
+        // Its snapshot would be waited for in vain; it bounds the log itself, and a backup gives up on a full disk.
+        if at_the_bound && !shared.reserve.is_given_up() && reading::is_under_way(&shared.path) {
             return Ok(());
         }
         // On a full disk the thread copies nothing, and the log must not grow.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::audit::{Finding, Kept, Report};
-use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
+use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
     Accepted, Archive, Checkpoints, Message, Outbox, Retention, RetentionPhase, RetentionStep, Session, Signed,
 };
@@ -66,6 +66,37 @@ async fn a_folder_is_audited_beside_the_server_and_after_it() {
     assert_eq!(newest_checkpoint(folder.path()).expect("it can be read"), (Some(signed.clone()), key));
     let exported = Trust { checkpoints: vec![signed.line], public_key: Some(key), ..trust };
     assert_eq!(audit(folder.path(), &exported).vouched, 4);
+}
+
+/// The writer does not wait for an audit: the log grows past its bound meanwhile, and is begun anew afterwards.
+#[test]
+fn nobody_waits_for_an_audit_at_the_bound_of_the_log() {
+    const LOG: u64 = 1 << 20;
+    let folder = new_folder();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG, ..Bounds::default() };
+    let filled = runtime.block_on(async {
+        let store = Sqlite::open_bounded(folder.path(), crate::master_key(), bounds).expect("a fresh folder opens");
+        let session = store.open().await.expect("a session begins").session;
+        Filled { store, session }
+    });
+    let mut number = 0;
+    let mut grow = || {
+        for _ in 0..100 {
+            number += 1;
+            let id = MessageId(Key::new(filled.session.writer, number));
+            let message = Message::new(id, TenantId::from_raw(1), day(0), vec![b'x'; 40_000]);
+            let accepted = filled.store.accept(filled.session, vec![Accepted::new(message, Vec::new())]);
+            _ = runtime.block_on(accepted).expect("the store accepts");
+        }
+        std::fs::metadata(folder.path().join("posthaste.db-wal")).expect("the log is there").len()
+    };
+    assert!(grow() <= LOG);
+    let mut grown = 0;
+    let report = verify(folder.path(), &Trust::nobody(day(0)), |_| grown = grow()).expect("it is read").report;
+    assert_eq!((report.findings.as_slice(), report.rows), (&[][..], 101), "as it was when the audit began");
+    assert!(grown > LOG, "{grown} bytes");
+    assert!(grow() <= grown, "it is begun anew");
 }
 
 #[tokio::test]

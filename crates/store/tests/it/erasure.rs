@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
 use posthaste_store::{
-    Acceptance, Accepted, Archive, Checkpoints, Erase, Erasures, Message, Outbox, Session, StoreError, Whom,
+    Acceptance, Accepted, Archive, Checkpoints, Directory, Endpoint, EndpointPut, Erase, Erasures, Message, Outbox,
+    Session, StoreError, Whom,
 };
 use tempfile::TempDir;
 
@@ -223,4 +224,38 @@ async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
     store.back_up(backups.path().join("newer"), later(3), |_| {}).await.expect("a backup");
     assert_eq!(restored(&older, &[], messages).await, ([false, true], erased));
     store.close().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() {
+    let folder = new_folder();
+    let (store, session) = open(folder.path()).await;
+    let (mut whole, mut gone) = (0, 0);
+    for round in 1..=40 {
+        let id = EndpointId(Key::new(session.writer, round));
+        let endpoint = Endpoint::new(id, TENANT, NOW, format!("https://example.com/{round}"));
+        let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1) };
+        // Who is asked first has the better chance; the key is made anew in every round.
+        let (put, erased) = if round % 2 == 0 {
+            tokio::join!(store.put_endpoint(session, endpoint, None), store.erase(session, erase))
+        } else {
+            let (erased, put) = tokio::join!(store.erase(session, erase), store.put_endpoint(session, endpoint, None));
+            (put, erased)
+        };
+        assert_eq!(put.expect("it is made"), EndpointPut::Done);
+        finish(&store, session, erased.expect("it erases").number).await;
+        match store.endpoint(id).await.expect("it opens, or is not there") {
+            Some(endpoint) => {
+                assert_eq!(endpoint.url, format!("https://example.com/{round}"));
+                whole += 1;
+            }
+            None => gone += 1,
+        }
+        store.endpoints(TENANT).await.expect("all that are left open");
+    }
+    assert_eq!(whole + gone, 40);
+    store.close().await;
+    let (store, _) = open(folder.path()).await;
+    let left = store.endpoints(TENANT).await.expect("what is on the disk opens");
+    assert!(left.len() <= whole, "{} are left of {whole}", left.len());
 }

@@ -14,9 +14,10 @@ use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::{Open, Phase, one};
 use crate::journal::{Entries, Entry, Hidden};
+use crate::row::PauseScope;
 use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
 use crate::sqlite::sealed::{self, Names};
-use crate::sqlite::{failed, retention, vault};
+use crate::sqlite::{failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
 /// Rows that a step looks at.
@@ -87,7 +88,9 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
     for (id, sealed) in &found {
         if !is_there(conn, sealed)? {
             execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
-            lanes.push(LaneId::from(EndpointId(stored_key(*id)?)));
+            let lane = LaneId::from(EndpointId(stored_key(*id)?));
+            pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
+            lanes.push(lane);
         }
     }
     match found.last() {

@@ -16,6 +16,8 @@ use posthaste_core::policy::nearest;
 
 /// Deeper JSON is an attack on somebody's parser.
 const DEPTH_MAX: usize = 64;
+/// A message's fields, all that there are: their names are noted without growing the list.
+const FIELDS_USUAL: usize = 24;
 
 /// An object being read.
 pub(crate) struct Object<'a> {
@@ -69,7 +71,7 @@ impl<'a> Object<'a> {
         Self {
             pointer,
             fields,
-            known: Vec::new(),
+            known: Vec::with_capacity(FIELDS_USUAL),
             not_built: Vec::new(),
             complaints: Complaints::default(),
             asks_too_much: false,
@@ -171,6 +173,17 @@ fn not_an_object(error: &serde_json::Error) -> Problem {
 
 /// Whether brackets nest deeper than allowed. Brackets within strings do not count.
 fn is_too_deep(json: &[u8]) -> bool {
+    // Nearly always there are too few for that, and many bytes are counted at once.
+    opening(json) > DEPTH_MAX && nests_too_deep(json)
+}
+
+/// How many brackets open, also within strings. Counted in bytes, of which a processor adds many at a time.
+fn opening(json: &[u8]) -> usize {
+    let count = |part: &[u8]| part.iter().map(|byte| u8::from(matches!(byte, b'{' | b'['))).sum::<u8>();
+    json.chunks(usize::from(u8::MAX)).map(|part| usize::from(count(part))).sum()
+}
+
+fn nests_too_deep(json: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {

@@ -8,13 +8,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::connector::System;
 use posthaste_engine::engine::{Engine, Settings};
@@ -26,8 +23,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::Api;
 use crate::api::caller::Door;
-use crate::api::{self, Api};
+use crate::api::routes::Routes;
 
 /// More connections wait to be accepted; each may hold a body of 2 MB.
 const CONNECTIONS_MAX: usize = 1_024;
@@ -129,7 +127,7 @@ async fn accept<S: Store, C: Clock>(
     dispatch_loop: &mut JoinSet<Result<(), StoreError>>,
     stop: &CancellationToken,
 ) -> Option<Result<(), RunError>> {
-    let router = TowerToHyperService::new(api::router(Arc::clone(api)));
+    let routes = Arc::new(Routes::new(api));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The place first: what we accept we can serve.
@@ -151,8 +149,7 @@ async fn accept<S: Store, C: Clock>(
         };
         match accepted {
             Ok((stream, _)) => {
-                let (api, router, stop) = (Arc::clone(api), router.clone(), stop.clone());
-                connections.spawn(serve(stream, api, router, stop, place));
+                connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; trying again");
@@ -165,21 +162,15 @@ async fn accept<S: Store, C: Clock>(
 /// One connection's life. After `stop` the request under way is the last one.
 async fn serve<S: Store, C: Clock>(
     stream: TcpStream,
-    api: Arc<Api<S, C>>,
-    router: TowerToHyperService<Router>,
+    routes: Arc<Routes<S, C>>,
     stop: CancellationToken,
     _place: OwnedSemaphorePermit,
 ) {
     // Answers are one small write each: waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let answer = router.call(request.map(Body::new));
-        let api = Arc::clone(&api);
-        async move {
-            let Ok(mut response) = answer.await;
-            api.stamp(&mut response);
-            Ok::<_, Infallible>(response)
-        }
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(routes.answer(request).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(BUFFER_BYTES_MAX);

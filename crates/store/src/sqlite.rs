@@ -355,7 +355,7 @@ impl Outbox for Sqlite {
         let keyed = keys_given(&messages);
         let (sealed, entries) = self.seal(&mut messages).await?;
         let permit = self.shared.arrivals.make_room(room).await?;
-        let acceptances = self
+        let told = self
             .writer
             .ask(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
@@ -363,7 +363,7 @@ impl Outbox for Sqlite {
                 Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }
             })
             .await?;
-        self.open_answers(acceptances, keyed).await
+        self.open_answers(told.pass_on(), keyed).await
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {

@@ -25,7 +25,8 @@ use crate::problem::{Code, Problem};
 const LINES_MAX: usize = 1_000;
 /// What an answer to a line takes, about.
 const ANSWER_BYTES: usize = 256;
-const PATH: &str = "/v1/messages/batch";
+/// Where batches are sent to.
+pub(super) const PATH: &str = "/v1/messages/batch";
 
 /// `POST /v1/messages/batch`.
 pub async fn send<S: Store, C: Clock>(

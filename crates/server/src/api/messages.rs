@@ -26,6 +26,9 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
+/// Where messages are sent to.
+pub(super) const PATH: &str = "/v1/messages";
+
 /// `POST /v1/messages`.
 pub async fn send<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,

@@ -5,21 +5,13 @@
 
 use std::net::IpAddr;
 
-use axum::extract::Request;
-use axum::middleware::Next;
 use http::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 use http::uri::Authority;
 
-use super::Answer;
 use crate::problem::{Code, Problem};
 
 /// Lets a request on, or refuses it for where it comes from.
-pub(super) async fn guard(request: Request, next: Next) -> Answer {
-    check(request.headers())?;
-    Ok(next.run(request).await)
-}
-
-fn check(headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     let refused = |detail: &str| Err(Problem::new(Code::ForbiddenOrigin, detail));
     if !headers.get_all(HOST).iter().all(is_this_machine) {
         return refused(

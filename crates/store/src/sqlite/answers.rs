@@ -2,6 +2,9 @@
 //! committed it, while the writer writes the next one. To wake hundreds of callers takes as long as to
 //! write a third of their rows.
 //!
+//! To wake a task from another thread takes a system call each time, and from its own none. So one caller of a
+//! group that accepts is told by this thread, and tells the others: see [`Told`].
+//!
 //! Invariants: groups are answered, and what they accepted is handed over, in the order of their
 //! commits; everything that was committed is answered before the thread ends.
 
@@ -12,7 +15,7 @@ use super::Shared;
 use super::accept::Found;
 use super::arrivals::{self, Arrivals};
 use super::group::Refused;
-use super::request::Request;
+use super::request::{Reply, Request};
 use super::thread::Joined;
 use crate::StoreError;
 use crate::row::{Acceptance, Accepted, Arrival, Chunked};
@@ -68,7 +71,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 };
                 taken += stays;
                 arrivals.give_back(room - stays);
-                answers.push((reply, refusal.map_or(Ok(found.acceptances), Err)));
+                answers.push((reply, refusal.map_or(Ok(Told::alone(found.acceptances)), Err)));
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
@@ -100,11 +103,53 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
         }
     }
     arrivals.publish(accepted, taken);
-    for (reply, answer) in answers {
-        _ = reply.send(answer);
-    }
+    tell(answers);
     for (reply, answer) in spreads {
         _ = reply.send(answer);
+    }
+}
+
+/// What an accept is answered: what became of its messages, and whoever else is to be told.
+///
+/// Whoever waits for an accept goes on waiting or stops for good: others may wait for the same answer.
+#[derive(Debug)]
+pub(super) struct Told {
+    acceptances: Vec<Acceptance>,
+    others: Others,
+}
+
+impl Told {
+    fn alone(acceptances: Vec<Acceptance>) -> Self {
+        Self { acceptances, others: Others(Vec::new()) }
+    }
+
+    /// Tells the others.
+    pub(super) fn pass_on(self) -> Vec<Acceptance> {
+        self.acceptances
+    }
+}
+
+/// Callers who are told when this is dropped: by the one who has it, or by the end of its waiting.
+#[derive(Debug)]
+struct Others(Vec<Waiting>);
+
+type Waiting = (Reply<Told>, Result<Told, StoreError>);
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for (reply, answer) in self.0.drain(..) {
+            _ = reply.send(answer);
+        }
+    }
+}
+
+/// Tells one who still waits, who tells the others.
+fn tell(mut waiting: Vec<Waiting>) {
+    while let Some((reply, answer)) = waiting.pop() {
+        let answer = answer.map(|told| Told { others: Others(std::mem::take(&mut waiting)), ..told });
+        if let Err(Ok(mut told)) = reply.send(answer) {
+            waiting = std::mem::take(&mut told.others.0);
+        }
     }
 }
 
@@ -124,4 +169,59 @@ fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival
         }
     }
     room
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Caller = oneshot::Receiver<Result<Told, StoreError>>;
+
+    /// A group of callers, the last of whom is told first.
+    fn group(answers: Vec<Result<Told, StoreError>>) -> (Vec<Waiting>, Vec<Caller>) {
+        answers
+            .into_iter()
+            .map(|answer| {
+                let (reply, caller) = oneshot::channel();
+                ((reply, answer), caller)
+            })
+            .unzip()
+    }
+
+    fn fresh() -> Result<Told, StoreError> {
+        Ok(Told::alone(vec![Acceptance::Fresh]))
+    }
+
+    fn is_told(caller: &mut Caller) -> bool {
+        caller.try_recv().is_ok()
+    }
+
+    #[test]
+    fn one_caller_is_told_and_tells_the_others() {
+        let (waiting, mut callers) = group(vec![fresh(), fresh(), fresh()]);
+        tell(waiting);
+        let first = callers[2].try_recv().expect("it is told").expect("it was accepted");
+        assert!(callers[0].try_recv().is_err(), "nobody has told it yet");
+        assert_eq!(first.pass_on(), [Acceptance::Fresh]);
+        assert!(is_told(&mut callers[0]) && is_told(&mut callers[1]));
+    }
+
+    #[test]
+    fn who_has_left_or_leaves_keeps_nobody_waiting() {
+        let (waiting, mut callers) = group(vec![fresh(), fresh(), fresh()]);
+        drop(callers.pop());
+        tell(waiting);
+        // Told, and gone before it could look.
+        drop(callers.pop());
+        assert!(is_told(&mut callers[0]));
+    }
+
+    #[test]
+    fn a_refusal_passes_nothing_on() {
+        let (waiting, mut callers) = group(vec![fresh(), Err(StoreError::Full), Err(StoreError::Full)]);
+        tell(waiting);
+        assert!(callers.iter_mut().all(is_told));
+    }
 }

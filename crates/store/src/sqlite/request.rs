@@ -8,6 +8,7 @@ use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
 use super::accept::Found;
+use super::answers::Told;
 use super::arrivals;
 use super::derived::Slice;
 use super::sealed::SealedAccept;
@@ -16,8 +17,8 @@ use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Acceptance, Accepted, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled,
-    Settlement, Start,
+    Accepted, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled, Settlement,
+    Start,
 };
 
 /// Answers one caller.
@@ -38,7 +39,7 @@ pub(super) enum Request {
         entries: Entries,
         found: Found,
         room: u32,
-        reply: Reply<Vec<Acceptance>>,
+        reply: Reply<Told>,
     },
     Settle {
         session: Session,

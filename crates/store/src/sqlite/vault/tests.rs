@@ -82,7 +82,7 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
         room: 0,
         reply,
     });
-    assert_eq!(accepted.await.expect("it accepts"), [Acceptance::Fresh]);
+    assert_eq!(accepted.await.expect("it accepts").pass_on(), [Acceptance::Fresh]);
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
     assert!(read(1).await.expect("it reads").is_none(), "what the destroyed key sealed is gone");
     assert!(read(2).await.expect("it reads").is_some(), "what came after is sealed under another");

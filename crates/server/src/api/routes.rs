@@ -1,0 +1,68 @@
+//! Answers requests: those that carry the load go straight to their handlers, all others through the router.
+//!
+//! At each layer a router clones and boxes a service and a future, some twenty allocations a request: more than it
+//! takes to read a message. `docs/performance.md` has the figures.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::Method;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use posthaste_engine::clock::Clock;
+use posthaste_store::Store;
+
+use super::caller::{Caller, Door, SEND};
+use super::{Answer, Api, batch, messages, origin, router};
+
+/// Every route, and the API behind them.
+#[derive(Debug)]
+pub struct Routes<S, C> {
+    api: Arc<Api<S, C>>,
+    router: TowerToHyperService<Router>,
+}
+
+impl<S: Store, C: Clock> Routes<S, C> {
+    /// The routes of this API.
+    pub fn new(api: &Arc<Api<S, C>>) -> Self {
+        Self { api: Arc::clone(api), router: TowerToHyperService::new(router(Arc::clone(api))) }
+    }
+
+    /// Answers a request, and marks the answer.
+    pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
+        let mut response = self.routed(request.map(Body::new)).await;
+        self.api.stamp(&mut response);
+        response
+    }
+
+    async fn routed(&self, request: Request) -> Response {
+        if self.api.door == Door::Open
+            && let Err(refused) = origin::check(request.headers())
+        {
+            return refused.into_response();
+        }
+        if request.method() == Method::POST {
+            match request.uri().path() {
+                messages::PATH => return self.sent(request, messages::send).await.into_response(),
+                batch::PATH => return self.sent(request, batch::send).await.into_response(),
+                _ => {}
+            }
+        }
+        let Ok(response) = self.router.call(request).await;
+        response
+    }
+
+    async fn sent<F: Future<Output = Answer>>(
+        &self,
+        request: Request,
+        send: impl FnOnce(State<Arc<Api<S, C>>>, Caller<SEND>, Request) -> F,
+    ) -> Answer {
+        let (mut head, body) = request.into_parts();
+        let caller = Caller::<SEND>::from_request_parts(&mut head, &self.api).await?;
+        send(State(Arc::clone(&self.api)), caller, Request::from_parts(head, body)).await
+    }
+}

@@ -1,210 +1,184 @@
 //! `posthaste bench`: what this machine can do, in figures that can be compared.
 //!
-//! Producer, server and receiver are processes of their own on loopback, so that the server's CPU
-//! is the server's alone: `serve --dev` over a real file, every commit synced. The bare limit
-//! stands beside it: a client without queue, store or signature that posts the same bytes over as
-//! many connections to the same receiver.
+//! Producer, server and receiver are processes of their own on loopback, so that the server's CPU is the server's
+//! alone; it runs over a real file, every commit synced. Beside it stands the bare limit: a client without queue,
+//! store or signature that posts the same bytes over as many connections to the same receiver, and the disk's own:
+//! a file that is appended to and synced. They take turns with what is measured, round by round: whatever else the
+//! machine does slows them all, and what is left in their ratio is ours.
 
+mod certificate;
 mod child;
+mod disk;
+mod figures;
 mod hammer;
 pub(crate) mod part;
+mod rig;
+mod scenario;
+mod show;
+mod svg;
 mod tally;
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use hyper::Method;
-use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_testkit::caller::{Answer, call};
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::say::say;
-use child::Child;
-use part::{Stats, Worked};
+use disk::Disk;
+use figures::{Figures, Measured};
+use rig::{Effort, Rig};
+use scenario::Scenario;
 
 /// Long enough to open every connection and fill every cache.
 const WARM_UP_SECONDS: u64 = 2;
-/// Everything accepted arrives within this time after the last accept, or something is wrong.
-const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-/// How often the receiver is asked whether everything has arrived.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// For the bare client: it needs no longer to be steady.
+const BARE_SECONDS: u64 = 2;
+/// For the disk, in each round.
+const DISK_LASTS: Duration = Duration::from_secs(1);
+/// What follows from the journal is written within this time after the last delivery.
+const FOLLOWED_WITHIN: Duration = Duration::from_millis(500);
+/// A bare client that takes more is no limit to be compared with.
+const BARE_CPU_US_MAX: f64 = 15.0;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long to produce
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=300))]
+    /// Measure this alone; may be given more than once [default: all, one after the other]
+    #[arg(long, value_enum)]
+    scenario: Vec<Scenario>,
+    /// How often each is measured, in turn with the bare limit
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
+    rounds: u32,
+    /// How long to produce in each round
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
     seconds: u64,
-    /// End after so many messages, if that comes first
+    /// End a round after so many messages, if that comes first
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     messages: u64,
-    /// Connections of the producer, and of the bare client
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    connections: u16,
-    /// Endpoints the messages go to in turn
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    endpoints: u16,
     /// Bytes of each payload
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     payload: u32,
+    /// Deliveries that wait meanwhile, for the scenario pending; whole thousands
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
+    pending: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Draw the figures into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
-/// What was measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
-struct Figures {
-    accepted: u64,
-    delivered: u64,
-    duplicates: u64,
-    accepted_per_second: f64,
-    delivered_per_second: f64,
-    server_cpu_us_per_delivery: f64,
-    /// From the producer's POST to the receiver's hand, under this load.
-    post_to_arrival_p50_ms: f64,
-    post_to_arrival_p99_ms: f64,
-    bare_requests_per_second: f64,
-    bare_client_cpu_us_per_request: f64,
-    delivered_per_bare_request: f64,
+struct Report {
+    cores: usize,
+    payload_bytes: u32,
+    scenarios: Vec<Figures>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let figures = crate::serve::runtime()?.block_on(measure(args))?;
-    if args.json {
-        say!("{}", serde_json::to_string(&figures)?)?;
-    } else {
-        say!("{}", table(args, &figures))?;
+    let report = crate::serve::runtime()?.block_on(async {
+        // Ctrl-C reaches the processes of the bench as well; what is left of them ends with what is dropped here.
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            biased;
+            _ = interrupted.recv() => bail!("interrupted"),
+            report = measure_all(args) => report,
+        }
+    })?;
+    if let Some(file) = &args.svg {
+        std::fs::write(file, svg::render(&report)).with_context(|| format!("cannot write {}", file.display()))?;
+        eprintln!("drawn in {}", file.display());
     }
-    ensure!(
-        figures.delivered >= figures.accepted,
-        "{} accepted messages did not arrive",
-        figures.accepted - figures.delivered
-    );
+    if args.json {
+        say!("{}", serde_json::to_string(&report)?)?;
+    } else {
+        say!("{}", show::tables(&report))?;
+    }
+    for figures in &report.scenarios {
+        let Figures { scenario, lost, duplicates, bare_client_cpu_us, .. } = figures;
+        ensure!(*lost == 0, "{scenario}: {lost} accepted deliveries did not arrive");
+        ensure!(*duplicates == 0, "{scenario}: {duplicates} deliveries came twice");
+        if *bare_client_cpu_us > BARE_CPU_US_MAX {
+            eprintln!(
+                "{scenario}: the bare client took {bare_client_cpu_us:.1} µs a request; the machine does other work"
+            );
+        }
+    }
     Ok(())
 }
 
-async fn measure(args: &Args) -> Result<Figures> {
-    let folder = tempfile::tempdir().context("cannot make a folder for the data")?;
-    let receiver = Child::start(&["bench-part", "receiver"], "receiver")?;
-    let data = folder.path().join("data");
-    let data = data.to_str().context("the temporary folder's name is not UTF-8")?;
-    let server = Child::start(&["serve", "--dev", "--listen", "127.0.0.1:0", "--data", data], "server")?;
-    let endpoints = make_endpoints(server.address, receiver.address, args.endpoints).await?;
-
-    let clock = SystemClock::new();
-    let producer = |seconds: u64| work("producer", server.address, args, seconds, &endpoints);
-    let warm = producer(WARM_UP_SECONDS)?;
-    drained(receiver.address, warm.answered).await?;
-    post(receiver.address, "/reset", "").await?;
-
-    let (cpu_before, began) = (server.cpu()?, clock.now());
-    let produced = producer(args.seconds)?;
-    let stats = drained(receiver.address, produced.answered).await?;
-    let took = clock.now().since(began);
-    let cpu = server.cpu()? - cpu_before;
-    drop(server);
-
-    post(receiver.address, "/reset", "").await?;
-    let bare = work("bare", receiver.address, args, args.seconds.min(5), &endpoints)?;
-    Ok(figures(&produced, &stats, took, cpu, &bare))
-}
-
-fn figures(produced: &Worked, stats: &Stats, took: Duration, cpu: Duration, bare: &Worked) -> Figures {
-    let delivered_per_second = per_second(stats.distinct, took);
-    let bare_per_second = per_second(bare.answered, Duration::from_micros(bare.took_us));
-    Figures {
-        accepted: produced.answered,
-        delivered: stats.distinct,
-        duplicates: stats.arrivals.saturating_sub(stats.distinct),
-        accepted_per_second: per_second(produced.answered, Duration::from_micros(produced.took_us)),
-        delivered_per_second,
-        server_cpu_us_per_delivery: share(cpu, stats.distinct),
-        post_to_arrival_p50_ms: stats.p50_us / 1_000.0,
-        post_to_arrival_p99_ms: stats.p99_us / 1_000.0,
-        bare_requests_per_second: bare_per_second,
-        bare_client_cpu_us_per_request: share(Duration::from_micros(bare.cpu_us), bare.answered),
-        delivered_per_bare_request: delivered_per_second / bare_per_second,
+async fn measure_all(args: &Args) -> Result<Report> {
+    let chosen = if args.scenario.is_empty() { Scenario::value_variants() } else { &args.scenario };
+    let mut scenarios: Vec<Figures> = Vec::new();
+    for scenario in chosen {
+        let full = scenarios.iter().find(|one| one.scenario == Scenario::Single.name());
+        let full = full.map(|one| one.delivered_per_second);
+        scenarios.push(measure(*scenario, args, full).await.with_context(|| scenario.name())?);
     }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(Report { cores, payload_bytes: args.payload, scenarios })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
-fn per_second(count: u64, took: Duration) -> f64 {
-    count as f64 / took.as_secs_f64()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
-fn share(cpu: Duration, count: u64) -> f64 {
-    cpu.as_secs_f64() * 1e6 / count as f64
-}
-
-async fn make_endpoints(server: SocketAddr, receiver: SocketAddr, count: u16) -> Result<Vec<String>> {
-    let mut ids = Vec::new();
-    for number in 0..count {
-        let body = format!("{{\"url\":\"http://{receiver}/hook/{number}\",\"max_in_flight\":256}}");
-        let made = post(server, "/v1/endpoints", &body).await?;
-        ids.push(made.text("id").context("the server's answer has no id")?.to_owned());
+/// Measures a scenario; `full` is what single messages reach, where that is known.
+async fn measure(scenario: Scenario, args: &Args, full: Option<f64>) -> Result<Figures> {
+    let payload = usize::try_from(args.payload).unwrap_or(usize::MAX);
+    let effort = Effort { seconds: args.seconds, messages: args.messages, payload, rate: None };
+    let name = scenario.name();
+    let rig = Rig::start(scenario.shape()).await?;
+    let mut empty = None;
+    let pending = (scenario == Scenario::Pending).then_some(args.pending);
+    if let Some(pending) = pending {
+        eprintln!("{name}: {pending} deliveries begin to wait");
+        rig.hold(pending).await?;
+        empty = Some(warmed(Rig::start(scenario.shape()).await?, &effort).await?);
     }
-    Ok(ids)
-}
-
-async fn post(address: SocketAddr, path: &str, body: &str) -> Result<Answer> {
-    let answer = call(address, Method::POST, path, body).await.with_context(|| format!("cannot call {path}"))?;
-    ensure!(answer.status.is_success(), "{path} answered {}: {}", answer.status, answer.body);
-    Ok(answer)
-}
-
-/// Runs a part that works for some seconds and tells what it did.
-fn work(part: &str, target: SocketAddr, args: &Args, seconds: u64, endpoints: &[String]) -> Result<Worked> {
-    let numbers =
-        [seconds, args.messages, args.connections.into(), args.payload.into()].map(|number| number.to_string());
-    let [seconds, messages, connections, payload] = &numbers;
-    let (target, endpoints) = (target.to_string(), endpoints.join(","));
-    let args = [
-        ["--target", &target],
-        ["--seconds", seconds],
-        ["--messages", messages],
-        ["--connections", connections],
-        ["--payload", payload],
-        ["--endpoints", &endpoints],
-    ];
-    let worked = child::output(&[&["bench-part", part], args.as_flattened()].concat(), part)?;
-    serde_json::from_str(&worked).with_context(|| format!("the {part} said {worked:?}"))
-}
-
-/// Waits until as many distinct messages arrived as were accepted.
-async fn drained(receiver: SocketAddr, accepted: u64) -> Result<Stats> {
-    let waiting = async {
-        loop {
-            let answer = call(receiver, Method::GET, "/stats", "").await?;
-            let stats: Stats = serde_json::from_str(&answer.body)?;
-            if stats.distinct >= accepted {
-                return Ok(stats);
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
+    let mut rig = warmed(rig, &effort).await?;
+    let rate = match (scenario, full) {
+        (Scenario::HalfLoad, Some(full)) => Some(full / 2.0),
+        (Scenario::HalfLoad, None) => Some(rig.round(&effort).await?.delivered_per_second / 2.0),
+        _ => None,
     };
-    tokio::time::timeout(DRAINED_WITHIN, waiting)
-        .await
-        .with_context(|| format!("not all of {accepted} messages arrived within {} s", DRAINED_WITHIN.as_secs()))?
+    rig.forget().await?;
+    let measured = rounds(&name, args, &Effort { rate, ..effort }, &mut rig, empty.as_mut()).await?;
+    Ok(Figures::of(name, rate, pending, &measured))
 }
 
-fn table(args: &Args, figures: &Figures) -> String {
-    let rows = [
-        ("messages accepted", figures.accepted.to_string()),
-        ("accepted a second", format!("{:.0}", figures.accepted_per_second)),
-        ("delivered a second", format!("{:.0}", figures.delivered_per_second)),
-        ("server CPU a delivery", format!("{:.1} µs", figures.server_cpu_us_per_delivery)),
-        ("POST to arrival, p50", format!("{:.1} ms", figures.post_to_arrival_p50_ms)),
-        ("POST to arrival, p99", format!("{:.1} ms", figures.post_to_arrival_p99_ms)),
-        ("duplicates", figures.duplicates.to_string()),
-        ("bare requests a second", format!("{:.0}", figures.bare_requests_per_second)),
-        ("bare client CPU a request", format!("{:.1} µs", figures.bare_client_cpu_us_per_request)),
-        ("delivered for each bare request", format!("{:.2}", figures.delivered_per_bare_request)),
-    ];
-    let table: String = rows.iter().map(|(name, value)| format!("\n  {name:32}{value:>12}")).collect();
-    format!(
-        "{} s, {} connections, {} endpoints, payloads of {} bytes, every commit synced\n{table}",
-        args.seconds, args.connections, args.endpoints, args.payload
-    )
+async fn warmed(mut rig: Rig, effort: &Effort) -> Result<Rig> {
+    rig.round(&Effort { seconds: WARM_UP_SECONDS, ..*effort }).await?;
+    rig.forget().await?;
+    Ok(rig)
+}
+
+/// Measures round by round, in turn with the bare limit, the disk, and a server to compare with.
+async fn rounds(
+    name: &str,
+    args: &Args,
+    effort: &Effort,
+    rig: &mut Rig,
+    mut empty: Option<&mut Rig>,
+) -> Result<Measured> {
+    let mut disk = Disk::start(rig.folder())?;
+    let (mut rounds, mut bare, mut of_empty) = (Vec::new(), Vec::new(), Vec::new());
+    let before = rig.used()?;
+    for number in 1..=args.rounds {
+        disk.slice(DISK_LASTS)?;
+        bare.push(rig.bare(&Effort { seconds: BARE_SECONDS, ..*effort })?);
+        if let Some(empty) = &mut empty {
+            of_empty.push(empty.round(effort).await?);
+        }
+        let round = rig.round(effort).await?;
+        let limit = bare.last().map_or(f64::NAN, |bare| bare.per_second);
+        let delivered = round.delivered_per_second;
+        eprintln!("{name}: round {number} of {}: {delivered:.0} delivered a second, {limit:.0} bare", args.rounds);
+        rounds.push(round);
+    }
+    tokio::time::sleep(FOLLOWED_WITHIN).await;
+    let after = rig.used()?;
+    let (arrived, expected) = rig.arrived().await?;
+    let (memory, arrival, disk) = (rig.memory()?, rig.arrival().await?, disk.syncs());
+    Ok(Measured { rounds, bare, empty: of_empty, before, after, memory, arrived, expected, arrival, disk })
 }

@@ -65,6 +65,11 @@ impl Cpu {
         self.0.get(name).copied().unwrap_or_default()
     }
 
+    /// By each name.
+    pub fn by_name(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.0.iter().map(|(name, spent)| (name.as_str(), *spent))
+    }
+
     /// By all threads.
     pub fn all(&self) -> Duration {
         self.0.values().sum()

@@ -2,6 +2,7 @@
 
 pub mod audit_tamper;
 pub mod backup;
+pub mod bench;
 pub mod breakers;
 mod busy;
 pub mod caller;

@@ -11,9 +11,9 @@ use std::io;
 use posthaste_store::StoreError;
 
 use crate::{
-    audit_tamper, backup, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9, limits,
-    mass_ends, outage, planted, purity, restart, rotation, schedules, sealed, simulation, store_backlog, store_kill9,
-    store_speed, thread,
+    audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9,
+    limits, mass_ends, outage, planted, purity, restart, rotation, schedules, sealed, simulation, store_backlog,
+    store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, store_conformance};
@@ -270,5 +270,10 @@ pub const PROOFS: &[Proof] = &[
         name: "thread",
         shows: "the real binary over real sockets and a real file, with kill -9 in the middle",
         run: thread::run,
+    },
+    Proof {
+        name: "bench",
+        shows: "what a delivery costs and how long it takes, beside a bare client, the bare disk and an empty server",
+        run: bench::run,
     },
 ];

@@ -1,38 +1,80 @@
-//! Parts of the bench as processes of their own, ended with it whatever happens.
+//! The bench's processes: started, asked, looked at, and ended with it whatever happens.
 
-use std::io::{BufRead, BufReader};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use posthaste_testkit::cpu::Cpu;
+use posthaste_testkit::prove::CannotRun;
+use posthaste_testkit::rss;
 
-/// A server of ours that runs until it is dropped.
+/// A server of ours that runs until it is dropped, or until we end: then its input does.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
     pub(super) address: SocketAddr,
+}
+
+/// What a process has in memory, in MiB.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) now_mib: f64,
+    pub(super) peak_mib: f64,
 }
 
 impl Child {
     /// Starts this program with other arguments and waits until it says where it listens.
-    pub(super) fn start(args: &[&str], name: &str) -> Result<Self> {
-        let mut process =
-            command(args)?.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start the {name}"))?;
-        let mut said = String::new();
-        let stdout = process.stdout.take().context("a child's output is piped")?;
-        let read = BufReader::new(stdout).read_line(&mut said);
-        // Made before anything can fail: dropping it ends the process.
-        let mut child = Self { process, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
-        read.with_context(|| format!("cannot hear the {name}"))?;
+    pub(super) fn start(name: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Result<Self> {
+        let mut process = command(args)?
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the {name}"))?;
+        let input = process.stdin.take().context("a child's input is piped")?;
+        let output = BufReader::new(process.stdout.take().context("a child's output is piped")?);
+        // Made before anything else can fail: dropping it ends the process.
+        let mut child = Self { process, input, output, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let said = child.hear().with_context(|| format!("cannot hear the {name}"))?;
         child.address =
             address_in(&said).with_context(|| format!("the {name} said {said:?} and not where it listens"))?;
         Ok(child)
     }
 
-    /// The CPU time it has used, all threads together.
-    pub(super) fn cpu(&self) -> Result<Duration> {
-        cpu_of(&self.process.id().to_string())
+    /// Asks it for the one thing it tells.
+    pub(super) fn ask(&mut self) -> Result<String> {
+        writeln!(self.input).context("a process of the bench has ended")?;
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        let mut said = String::new();
+        self.output.read_line(&mut said)?;
+        Ok(said)
+    }
+
+    /// The CPU time of each of its threads.
+    pub(super) fn cpu(&self) -> Result<Cpu> {
+        Cpu::of_process(self.process.id()).map_err(refused)
+    }
+
+    /// Bytes it has had written to a disk.
+    pub(super) fn written_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/io", self.process.id());
+        let io = std::fs::read_to_string(path).context("cannot read what a process has written")?;
+        let field = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        field.and_then(|bytes| bytes.parse().ok()).context("/proc does not say what a process has written")
+    }
+
+    pub(super) fn memory(&self) -> Result<Memory> {
+        #[expect(clippy::cast_precision_loss, reason = "a process's memory is far below 2^52 KiB")]
+        let mib = |kib: u64| kib as f64 / 1_024.0;
+        let pid = self.process.id();
+        let (now, peak) = (rss::of(pid).map_err(refused)?, rss::peak_of(pid).map_err(refused)?);
+        Ok(Memory { now_mib: mib(now), peak_mib: mib(peak) })
     }
 }
 
@@ -45,34 +87,26 @@ impl Drop for Child {
 }
 
 /// Runs this program with other arguments and gives what it printed.
-pub(super) fn output(args: &[&str], name: &str) -> Result<String> {
-    let output = command(args)?.stdout(Stdio::piped()).spawn()?.wait_with_output()?;
+pub(super) fn output(name: &str, args: &[&str]) -> Result<String> {
+    let output = command(args)?.stdin(Stdio::null()).spawn()?.wait_with_output()?;
     ensure!(output.status.success(), "the {name} ended with {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
 fn command(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot tell which program this is")?);
-    command.args(args).env("POSTHASTE_LOG", "warn").stdin(Stdio::null());
+    command.args(args).stdout(Stdio::piped());
     Ok(command)
+}
+
+fn refused(why: CannotRun) -> anyhow::Error {
+    anyhow::Error::msg(why.0)
 }
 
 /// The address in `listening on http://127.0.0.1:8400, …`.
 fn address_in(said: &str) -> Option<SocketAddr> {
     let (_, behind) = said.split_once("http://")?;
     behind.split([',', '\n']).next()?.parse().ok()
-}
-
-/// The CPU time of a process, or of this one as `self`.
-pub(super) fn cpu_of(process: &str) -> Result<Duration> {
-    /// Linux counts in hundredths of a second here, whatever the kernel's own clock.
-    const TICK: Duration = Duration::from_millis(10);
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).context("cannot read a process's CPU time")?;
-    // The name comes second, in brackets, and may hold anything: fields are counted behind it.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
-    let (user, system) = ticks(11).zip(ticks(12)).context("a process's CPU time is not where it should be")?;
-    Ok(TICK * (user + system))
 }
 
 #[cfg(test)]
@@ -85,10 +119,5 @@ mod tests {
         assert_eq!(address_in("posthaste: listening on http://127.0.0.1:8400, data in x\n"), Some(address));
         assert_eq!(address_in("listening on http://127.0.0.1:8400\n"), Some(address));
         assert_eq!(address_in("posthaste: cannot listen"), None);
-    }
-
-    #[test]
-    fn our_own_cpu_time_can_be_read() {
-        assert!(cpu_of("self").expect("this process exists") < Duration::from_secs(3_600));
     }
 }

@@ -1,0 +1,146 @@
+//! What was measured in a scenario, as it is told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::child::Memory;
+use super::disk::Syncs;
+use super::rig::{Bare, Round, Used};
+use super::tally::{Arrival, Count};
+
+/// A scenario's figures. Rates are medians of its rounds, ratios of rates medians of each round's own, and
+/// whatever is told for each delivery is of all rounds together.
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    pub(super) scenario: String,
+    pub(super) rounds: usize,
+    pub(super) accepted: u64,
+    pub(super) delivered: u64,
+    pub(super) lost: u64,
+    pub(super) duplicates: u64,
+    pub(super) refused_by_receivers: u64,
+    /// What the producer was told to send a second, where it was.
+    pub(super) offered_per_second: Option<f64>,
+    pub(super) accepted_per_second: f64,
+    pub(super) delivered_per_second: f64,
+    pub(super) bare_per_second: f64,
+    pub(super) delivered_per_bare: f64,
+    pub(super) bare_client_cpu_us: f64,
+    pub(super) server_cpu_us: f64,
+    /// The same by the server's threads.
+    pub(super) server_cpu_us_by_thread: BTreeMap<String, f64>,
+    pub(super) producer_cpu_us: f64,
+    pub(super) receiver_cpu_us: f64,
+    /// From the producer's request to the receiver's hand.
+    pub(super) arrival: Arrival,
+    pub(super) rss_mib: f64,
+    pub(super) rss_peak_mib: f64,
+    pub(super) written_bytes: f64,
+    pub(super) syncs: f64,
+    /// The disk without us, in between.
+    pub(super) disk: Syncs,
+    /// Deliveries that waited meanwhile, and what was delivered for each one of a server without them.
+    pub(super) pending: Option<u64>,
+    pub(super) delivered_per_empty: Option<f64>,
+}
+
+/// What a scenario's figures are made of.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) rounds: Vec<Round>,
+    pub(super) bare: Vec<Bare>,
+    /// Of a server without the load that is told, round by round.
+    pub(super) empty: Vec<Round>,
+    pub(super) before: Used,
+    pub(super) after: Used,
+    pub(super) memory: Memory,
+    pub(super) arrived: Count,
+    pub(super) expected: u64,
+    pub(super) arrival: Arrival,
+    pub(super) disk: Syncs,
+}
+
+impl Figures {
+    pub(super) fn of(scenario: String, offered_per_second: Option<f64>, pending: Option<u64>, of: &Measured) -> Self {
+        let delivered = of.arrived.distinct;
+        let each = |cpu: Duration| share(cpu, delivered);
+        let cpu = of.after.cpu.since(&of.before.cpu);
+        let rates = |rate: fn(&Round) -> f64| median(of.rounds.iter().map(rate));
+        let sum = |part: fn(&Round) -> Duration| of.rounds.iter().map(part).sum::<Duration>();
+        let per_bare = of.rounds.iter().zip(&of.bare).map(|(round, bare)| round.delivered_per_second / bare.per_second);
+        let per_empty = of
+            .rounds
+            .iter()
+            .zip(&of.empty)
+            .map(|(round, empty)| round.delivered_per_second / empty.delivered_per_second);
+        Self {
+            scenario,
+            rounds: of.rounds.len(),
+            accepted: of.rounds.iter().map(|round| round.accepted).sum(),
+            delivered,
+            lost: of.expected.saturating_sub(delivered),
+            duplicates: of.arrived.taken.saturating_sub(delivered),
+            refused_by_receivers: of.arrived.refused,
+            offered_per_second,
+            accepted_per_second: rates(|round| round.accepted_per_second),
+            delivered_per_second: rates(|round| round.delivered_per_second),
+            bare_per_second: median(of.bare.iter().map(|bare| bare.per_second)),
+            delivered_per_bare: median(per_bare),
+            bare_client_cpu_us: share(
+                of.bare.iter().map(|bare| bare.cpu).sum(),
+                of.bare.iter().map(|bare| bare.requests).sum(),
+            ),
+            server_cpu_us: each(cpu.all()),
+            server_cpu_us_by_thread: cpu.by_name().map(|(name, spent)| (name.to_owned(), each(spent))).collect(),
+            producer_cpu_us: each(sum(|round| round.producer_cpu)),
+            receiver_cpu_us: each(sum(|round| round.receiver_cpu)),
+            arrival: of.arrival,
+            rss_mib: of.memory.now_mib,
+            rss_peak_mib: of.memory.peak_mib,
+            written_bytes: ratio(of.after.written_bytes - of.before.written_bytes, delivered),
+            syncs: ratio(of.after.commits - of.before.commits, delivered),
+            disk: of.disk,
+            pending,
+            delivered_per_empty: (!of.empty.is_empty()).then(|| median(per_empty)),
+        }
+    }
+}
+
+/// The one in the middle, or the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
+    match (values.get(low), values.get(high)) {
+        (Some(low), Some(high)) => f64::midpoint(*low, *high),
+        _ => f64::NAN,
+    }
+}
+
+/// Microseconds of each.
+fn share(cpu: Duration, count: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / float(count)
+}
+
+fn ratio(part: u64, count: u64) -> f64 {
+    float(part) / float(count)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of messages or bytes of a run is far below 2^52")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_not_moved_by_a_round_that_was_disturbed() {
+        assert_eq!(median([9.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([1.0, 2.0, 3.0, 100.0].into_iter()), 2.5);
+        assert!(median(std::iter::empty()).is_nan());
+    }
+}

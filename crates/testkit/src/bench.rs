@@ -1,0 +1,112 @@
+//! The proof `bench`: what `posthaste bench` measures on this machine, held against bars.
+//!
+//! The binary measures, in processes of its own, and tells its figures as one object; here they are only judged.
+//! What is bound to the machine is judged as a ratio of what the same machine did in the same rounds without us: a
+//! bare client at the same receiver, a file that is appended to and synced, a server without a backlog.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::idle;
+use crate::posthaste::binary;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+
+/// What a bare client may take: above it, the machine does other work and nothing can be said.
+const BARE_CPU_US_MAX: f64 = 15.0;
+/// What may be added to the disk's own time, where that is less than the factor allows.
+const ADDED_MS: f64 = 3.0;
+
+/// Scenarios with a bar for their CPU and for their share of the bare limit.
+const COSTS: &[(&str, Option<f64>, f64)] =
+    &[("single", Some(66.0), 0.25), ("batch", Some(44.0), 0.40), ("fan-out", Some(38.0), 0.45), ("https", None, 0.35)];
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let short = ["--scenario", "single", "--scenario", "batch", "--rounds", "1", "--seconds", "4"];
+    let args = if options.quick { &short[..] } else { &[] };
+    let report = measured(&binary()?, args)?;
+    let figures = judged(&report, options);
+    let bare = figures.iter().find(|figure| figure.name == "bare_client_cpu");
+    if !options.quick && bare.is_some_and(|bare| !bare.is_ok()) {
+        let bare = bare.map_or(f64::NAN, |bare| bare.value);
+        let why = format!("the bare client took {bare:.1} µs a request instead of {BARE_CPU_US_MAX}: run it alone");
+        return Err(CannotRun(why));
+    }
+    let caught = CONTROLS.iter().filter(|control| is_caught(&report, control, options)).count();
+    let control = Figure::at_least("control_caught", count(caught), "reports", count(CONTROLS.len()));
+    // What a server takes that does nothing, or has ten million deliveries waiting, is measured there.
+    let idle = if options.quick { Vec::new() } else { idle::run(options)? };
+    Ok(figures.into_iter().chain([control]).chain(idle).collect())
+}
+
+fn measured(binary: &Path, args: &[&str]) -> Result<Value, CannotRun> {
+    let mut bench = Command::new(binary);
+    bench.args(["bench", "--json"]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+    let output = bench.spawn()?.wait_with_output()?;
+    // It also ends badly when something was lost, and says so in its figures.
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| CannotRun(format!("the bench ended with {} and told no figures: {error}", output.status)))
+}
+
+fn judged(report: &Value, options: &Options) -> Vec<Figure> {
+    let scenarios = report["scenarios"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of = |name: &str| scenarios.iter().find(|one| one["scenario"] == name);
+    let sum = |name: &str| scenarios.iter().map(|one| number(one, name)).sum::<f64>();
+    let bare = scenarios.iter().filter(|one| one["scenario"] != "https").map(|one| number(one, "bare_client_cpu_us"));
+    let mut figures = vec![
+        Figure::at_least("scenarios", count(scenarios.len()), "scenarios", if options.quick { 2.0 } else { 8.0 }),
+        Figure::at_most("lost", sum("lost"), "deliveries", 0.0),
+        Figure::at_most("duplicates", sum("duplicates"), "deliveries", 0.0),
+        Figure::at_most("bare_client_cpu", bare.fold(0.0, f64::max), "µs", BARE_CPU_US_MAX).by_the_clock(options),
+    ];
+    for (name, cpu_us_max, share_min) in COSTS {
+        let Some(one) = of(name) else { continue };
+        let name = name.replace('-', "_");
+        if let Some(max) = cpu_us_max {
+            let cpu = Figure::at_most(&format!("{name}_cpu"), number(one, "server_cpu_us"), "µs", *max);
+            figures.push(cpu.by_the_clock(options));
+        }
+        let share = number(one, "delivered_per_bare");
+        figures.push(Figure::at_least(&format!("{name}_of_bare"), share, "share", *share_min).by_the_clock(options));
+    }
+    if let Some(half) = of("half-load") {
+        for (percentile, factor) in [("p50", 2.0), ("p99", 4.0)] {
+            let name = format!("{percentile}_ms");
+            let disk = number(&half["disk"], &name);
+            let bar = (disk * factor).max(disk + ADDED_MS);
+            let arrival = number(&half["arrival"], &name);
+            figures.push(Figure::at_most(&format!("half_load_{percentile}"), arrival, "ms", bar).by_the_clock(options));
+        }
+    }
+    if let Some(pending) = of("pending") {
+        let share = number(pending, "delivered_per_empty");
+        figures.push(Figure::at_least("pending_of_empty", share, "share", 0.9).by_the_clock(options));
+    }
+    figures
+}
+
+/// What is made worse in the first scenario, and the figure that must then fall short.
+const CONTROLS: &[(&str, f64, &str)] = &[
+    ("lost", 1.0, "lost"),
+    ("duplicates", 1.0, "duplicates"),
+    ("server_cpu_us", 1e6, "single_cpu"),
+    ("delivered_per_bare", 0.0, "single_of_bare"),
+];
+
+fn is_caught(report: &Value, (field, worse, figure): &(&str, f64, &str), options: &Options) -> bool {
+    let mut report = report.clone();
+    report["scenarios"][0][field] = (*worse).into();
+    judged(&report, options).iter().any(|judged| judged.name == *figure && !judged.is_ok())
+}
+
+/// A figure of the report; one that is not there is no number, and never passes.
+fn number(of: &Value, name: &str) -> f64 {
+    of[name].as_f64().unwrap_or(f64::NAN)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful")]
+fn count(number: usize) -> f64 {
+    number as f64
+}

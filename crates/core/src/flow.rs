@@ -30,4 +30,6 @@ pub enum SharedGate {
     Region(RegionId),
     /// The same credential.
     Credential(CredentialId),
+    /// The resolver of names, which all go through that send to a name.
+    Resolver,
 }

@@ -285,6 +285,7 @@ pub(crate) fn breaker_columns(of: BreakerOf) -> (u8, i64) {
         BreakerOf::Shared(SharedGate::Origin(origin)) => (1, origin.raw().cast_signed()),
         BreakerOf::Shared(SharedGate::Region(region)) => (2, region.raw().cast_signed()),
         BreakerOf::Shared(SharedGate::Credential(credential)) => (3, credential.raw().cast_signed()),
+        BreakerOf::Shared(SharedGate::Resolver) => (4, 0),
     }
 }
 
@@ -296,6 +297,7 @@ pub(crate) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError
         1 => Ok(BreakerOf::Shared(SharedGate::Origin(OriginId(id)))),
         2 => Ok(BreakerOf::Shared(SharedGate::Region(RegionId(id)))),
         3 => Ok(BreakerOf::Shared(SharedGate::Credential(CredentialId(id)))),
+        4 => Ok(BreakerOf::Shared(SharedGate::Resolver)),
         _ => Err(damaged("a breaker's kind", kind)),
     }
 }

@@ -67,6 +67,11 @@ impl Rule {
     pub const ORIGIN: Self = Self { in_a_row: 0, endpoints: 2, ..Self::ENDPOINT };
     /// For a provider, or a group of origins: a small share of much.
     pub const REGION: Self = Self { in_a_row: 0, share_milli: 50, volume: 200, endpoints: 5, ..Self::ENDPOINT };
+    /// For the resolver of names: nearly everybody's names fail. `endpoints` are origins here.
+    pub const RESOLVER: Self = Self { in_a_row: 0, share_milli: 900, volume: 20, endpoints: 5, ..Self::ENDPOINT };
+    /// The same where several tenants send: `endpoints` are tenants, so that one whose names are broken does not
+    /// hold the others.
+    pub const RESOLVER_OF_TENANTS: Self = Self { endpoints: 2, ..Self::RESOLVER };
 }
 
 /// How a breaker stands.

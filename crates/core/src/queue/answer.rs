@@ -30,6 +30,7 @@ impl Queue {
         let heard = Heard {
             signal: Signal::of(verdict),
             credential_refused: verdict.class == Class::Credential,
+            resolver: resolver_signal(verdict),
             messages_wait: self.lane_ref(index).has_work(),
             retry_after,
             roll,
@@ -47,7 +48,7 @@ impl Queue {
         if self.limits.care == Care::Off {
             return;
         }
-        for gate in self.answered_shared(settings.lane, &flight.shared, &heard, now) {
+        for gate in self.answered_shared(&settings, &flight.shared, &heard, now) {
             self.shared_recovered(gate, now);
         }
     }
@@ -279,6 +280,16 @@ impl Queue {
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
         let destination = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
         destination.map_or(Standing::Closed, |destination| destination.breaker.standing(now))
+    }
+}
+
+/// What an attempt says of the resolver. Over a kept connection it was not asked, which counts for it: what still
+/// goes well need not be held.
+fn resolver_signal(verdict: &Verdict) -> Signal {
+    match verdict.class {
+        Class::Ours | Class::Decided => Signal::Neutral,
+        _ if verdict.cause == Cause::DnsFailed => Signal::Failure,
+        _ => Signal::Success,
     }
 }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::destination::Destination;
 use super::record::move_to;
+use super::shared::Passed;
 use super::turn::Taken;
 use super::{Queue, Stage};
 use crate::delivery::Compact;
+use crate::flow::Care;
 use crate::flow::breaker::Pass;
-use crate::flow::{Care, SharedGate};
 use crate::id::{DeliveryId, LaneId, MessageId};
 use crate::state::State;
 use crate::time::Timestamp;
@@ -48,7 +49,7 @@ pub(super) struct Flight {
     /// Of its lane's breaker.
     pub(super) generation: u32,
     /// The shared gates it went through: its lane may be elsewhere when it lands.
-    pub(super) shared: [Option<(SharedGate, Pass)>; 3],
+    pub(super) shared: Passed,
 }
 
 impl Queue {
@@ -56,7 +57,7 @@ impl Queue {
     pub(super) fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
         let (pass, expected, slow) = self.start_own(id, taken.lane, now);
         let settings = self.lane_ref(taken.lane).settings.clone();
-        let shared = settings.map_or([None; 3], |settings| self.start_shared(&settings, now));
+        let shared = settings.map_or([None; 4], |settings| self.start_shared(&settings, now));
         self.turn.sent(taken, expected, now);
         self.slow_in_flight += u32::from(slow);
         let number = self.in_flight.insert(Flight {

@@ -110,12 +110,13 @@ impl LaneSettings {
     }
 
     /// The gates it goes through with others, narrowest first.
-    pub(super) fn shared(&self) -> [Option<SharedGate>; 3] {
+    pub(super) fn shared(&self) -> [Option<SharedGate>; 4] {
         let special = self.special.as_ref();
         [
             self.origin.map(SharedGate::Origin),
             special.and_then(|special| special.region).map(SharedGate::Region),
             special.and_then(|special| special.credential).map(SharedGate::Credential),
+            self.origin.map(|_| SharedGate::Resolver),
         ]
     }
 }

@@ -1,4 +1,4 @@
-//! Gates that lanes go through together: origin, region, credential (E1, F1).
+//! Gates that lanes go through together: origin, region, credential (E1, F1), the resolver of names (B3).
 //!
 //! A gate is made by the first failure behind it, or by somebody's setting, and forgotten when
 //! nothing of it is worth remembering. Lanes it holds are parked with it, so that passing over them
@@ -26,6 +26,9 @@ pub struct SharedSettings {
     /// How fast may be sent through it, over all its lanes.
     pub rate: Option<Rate>,
 }
+
+/// The gates something went through, and what it passed each of them under.
+pub(super) type Passed = [Option<(SharedGate, Pass)>; 4];
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -67,6 +70,7 @@ impl Shared {
             SharedGate::Region(_) => Rule::REGION,
             SharedGate::Origin(_) => Rule::ORIGIN,
             SharedGate::Credential(_) => Rule { in_a_row: 1, ..Rule::ENDPOINT },
+            SharedGate::Resolver => Rule::RESOLVER,
         })
     }
 
@@ -186,7 +190,7 @@ impl Queue {
     }
 
     /// Something is sent through a lane's shared gates; what it passed each of them under.
-    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> [Option<(SharedGate, Pass)>; 3] {
+    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> Passed {
         settings.shared().map(|gate| {
             let gate = gate?;
             let Some(shared) = self.shared.get_mut(&gate) else { return Some((gate, Pass::FIRST)) };
@@ -200,7 +204,7 @@ impl Queue {
     }
 
     /// Something was picked and not sent after all.
-    pub(super) fn put_back_shared(&mut self, passed: &[Option<(SharedGate, Pass)>; 3], now: Timestamp) {
+    pub(super) fn put_back_shared(&mut self, passed: &Passed, now: Timestamp) {
         for (gate, pass) in passed.iter().flatten() {
             let Some(shared) = self.shared.get_mut(gate) else { continue };
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
@@ -214,29 +218,37 @@ impl Queue {
     /// What an answer says to the gates it was sent through; those whose breaker closed.
     pub(super) fn answered_shared(
         &mut self,
-        lane: LaneId,
-        passed: &[Option<(SharedGate, Pass)>; 3],
+        settings: &LaneSettings,
+        passed: &Passed,
         heard: &Heard,
         now: Timestamp,
     ) -> Vec<SharedGate> {
         let mut closed = Vec::new();
         for (gate, pass) in passed.iter().flatten().copied() {
             let is_credential = matches!(gate, SharedGate::Credential(_));
-            let signal = match (is_credential, heard.credential_refused) {
-                (true, true) => Signal::Failure,
-                (true, false) => Signal::Success,
-                (false, _) => heard.signal,
+            let signal = match gate {
+                SharedGate::Credential(_) if heard.credential_refused => Signal::Failure,
+                SharedGate::Credential(_) => Signal::Success,
+                SharedGate::Resolver => heard.resolver,
+                SharedGate::Origin(_) | SharedGate::Region(_) => heard.signal,
             };
             let is_bad = matches!(signal, Signal::Failure | Signal::Overload);
-            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, lane));
+            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, settings.lane));
             if !is_counted {
                 continue;
             }
+            let several_tenants = self.turn.tenants() > 1;
             let shared = self.shared_entry(gate, now);
-            let rule = shared.rule(gate);
+            let (rule, endpoint) = match (gate, settings.origin) {
+                (SharedGate::Resolver, _) if several_tenants => {
+                    (Rule::RESOLVER_OF_TENANTS, LaneId::from_raw(settings.tenant.raw()))
+                }
+                (SharedGate::Resolver, Some(origin)) => (Rule::RESOLVER, LaneId::from_raw(origin.raw())),
+                _ => (shared.rule(gate), settings.lane),
+            };
             let answer = Answer {
                 generation: pass.generation,
-                endpoint: lane,
+                endpoint,
                 signal,
                 messages_wait: heard.messages_wait || !shared.parked.is_empty(),
                 retry_after: heard.retry_after,
@@ -310,6 +322,8 @@ impl Queue {
 pub(super) struct Heard {
     pub(super) signal: Signal,
     pub(super) credential_refused: bool,
+    /// What it says of the resolver of names.
+    pub(super) resolver: Signal,
     pub(super) messages_wait: bool,
     pub(super) retry_after: Option<std::time::Duration>,
     pub(super) roll: crate::dice::Roll,
@@ -319,6 +333,6 @@ pub(super) struct Heard {
 fn why(gate: SharedGate) -> Why {
     match gate {
         SharedGate::Credential(_) => Why::Credential,
-        SharedGate::Origin(_) | SharedGate::Region(_) => Why::BreakerOpen,
+        SharedGate::Origin(_) | SharedGate::Region(_) | SharedGate::Resolver => Why::BreakerOpen,
     }
 }

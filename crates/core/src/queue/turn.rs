@@ -337,6 +337,11 @@ impl Turn {
         std::mem::take(&mut self.wakes)
     }
 
+    /// How many tenants have something to send, or had a moment ago.
+    pub(super) fn tenants(&self) -> usize {
+        self.index.len()
+    }
+
     /// What keeps a tenant as a whole from sending.
     pub(super) fn holding(&self, tenant: TenantId, now: Timestamp) -> Option<Hold> {
         let tenant = self.tenants.get(*self.index.get(&tenant)?)?;

@@ -65,6 +65,7 @@ async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String
         BreakerOf::Shared(SharedGate::Origin(origin)) => format!("origin_{:016x}", origin.raw()),
         BreakerOf::Shared(SharedGate::Region(region)) => format!("region_{:016x}", region.raw()),
         BreakerOf::Shared(SharedGate::Credential(credential)) => format!("credential_{:016x}", credential.raw()),
+        BreakerOf::Shared(SharedGate::Resolver) => "resolver".to_owned(),
     })
 }
 
@@ -99,6 +100,7 @@ impl Shown {
                 BreakerOf::Shared(SharedGate::Origin(_)) => "origin",
                 BreakerOf::Shared(SharedGate::Region(_)) => "region",
                 BreakerOf::Shared(SharedGate::Credential(_)) => "credential",
+                BreakerOf::Shared(SharedGate::Resolver) => "resolver",
             },
             state,
             since: since.map(value::write_time),

@@ -7,7 +7,7 @@ const SHOWN: Shape = Shape::Named(
     "Breaker",
     &[
         need("id", Shape::Text, "what it is called: an endpoint's id, or a number of what endpoints share"),
-        need("of", Shape::OneOf(&["endpoint", "origin", "region", "credential"]), ""),
+        need("of", Shape::OneOf(&["endpoint", "origin", "region", "credential", "resolver"]), ""),
         need("state", Shape::OneOf(&["closed", "open", "half_open"]), "open: nothing is tried"),
         null("since", Shape::Time, ""),
         null("until", Shape::Time, "when a probe goes"),

@@ -29,6 +29,7 @@ pub(super) async fn remembered_breakers_are_known_at_the_start<S: Store>(case: &
         soft(origin(u64::MAX), 3, 300_000),
         soft(BreakerOf::Shared(SharedGate::Region(RegionId::from_raw(7))), 4, 1),
         soft(BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(7))), 5, 0),
+        soft(BreakerOf::Shared(SharedGate::Resolver), 6, 0),
     ];
     let mut shuffled = breakers.clone();
     shuffled.reverse();

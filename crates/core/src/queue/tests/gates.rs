@@ -4,7 +4,7 @@ use super::*;
 use crate::flow::SharedGate;
 use crate::flow::breaker::Standing;
 use crate::flow::bucket::Rate;
-use crate::id::{CredentialId, OriginId};
+use crate::id::{CredentialId, OriginId, TenantId};
 use crate::off_peak::{OffPeak, Offsets};
 
 pub(super) const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
@@ -379,4 +379,52 @@ fn what_is_known_of_a_destination_is_forgotten_when_it_is_worth_nothing() {
     let wake = queue.wake_at().expect("somebody looks at it again");
     assert_eq!(send(&mut queue, wake), None);
     assert!(!queue.knows_lane(LANE) && queue.wake_at().is_none());
+}
+
+/// So many lanes of their own hosts, each of one of so many tenants, with so many messages each: those of
+/// lane 3 have the ids from 300 on.
+fn of_tenants(lanes: u64, tenants: u64, messages: u64) -> Queue {
+    let mut queue = Queue::new(Limits::default());
+    for number in 1..=lanes {
+        let lane = LaneId::from_raw(number);
+        let origin = Some(OriginId::of(&format!("https://host-{number}.example.com")));
+        let tenant = TenantId::from_raw(1 + number % tenants);
+        set(&mut queue, LaneSettings { origin, tenant, ..settings(lane, Order::Fifo) });
+        for id in 0..messages {
+            admit(&mut queue, &Delivery { lane, ..delivery(number * 100 + id) });
+        }
+    }
+    queue
+}
+
+#[test]
+fn a_resolver_that_fails_for_many_hosts_holds_everything_and_costs_no_attempt() {
+    let no_names = Verdict::of(Cause::DnsFailed);
+    for tenants in [1, 2] {
+        let mut queue = of_tenants(10, tenants, 6);
+        let tried = exchange(&mut queue, NOW, &no_names, 100);
+        assert_eq!(tried.len(), 20, "with {tenants} tenants");
+        let lane = LaneId::from_raw(7);
+        let held = queue.explain(at(1), DeliveryId::from_raw(705), lane, State::Queued { due: NOW });
+        assert!(matches!(held, Explained::Waits(Hold { why: Why::BreakerOpen, until: Some(_) })), "{held:?}");
+        assert!(exchange(&mut queue, at(26), &OK, 100).is_empty());
+        // Probes find out that it is well again, and everything goes.
+        let sent: usize = (27..240).map(|second| exchange(&mut queue, at(second), &OK, 100).len()).sum();
+        assert_eq!(sent, 60);
+    }
+}
+
+#[test]
+fn one_tenant_s_broken_names_do_not_hold_the_others() {
+    let no_names = Verdict::of(Cause::DnsFailed);
+    // Lanes with an even number are the first tenant's, and its names fail; the other's are well.
+    let mut queue = of_tenants(20, 2, 10);
+    let mut well = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        let fails = (id / 100) % 2 == 0;
+        well += usize::from(!fails);
+        settle(&mut queue, NOW, id, if fails { &no_names } else { &OK });
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(well, 100);
 }

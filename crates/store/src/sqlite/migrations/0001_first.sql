@@ -334,7 +334,7 @@ CREATE TABLE pause (
 
 -- Breakers that were not closed a few seconds ago.
 CREATE TABLE soft_breaker (
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 3),    -- lane, origin, region, credential
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),    -- lane, origin, region, credential, resolver
   id INTEGER NOT NULL,                       -- of an origin a hash: any of the 64-bit numbers
   since_ms INTEGER NOT NULL,
   hold_us INTEGER NOT NULL,

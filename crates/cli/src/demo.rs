@@ -1,173 +1,150 @@
-//! `posthaste demo`: a server over a real file, receivers on real sockets that fail as receivers
-//! do, and messages that arrive all the same. Nothing is left behind.
+//! `posthaste demo`: a server over a real file, receivers on real sockets that fail as receivers do, thousands of
+//! messages, and `kill -9` in the middle. At the end the books are closed: what the server promised, what it says
+//! became of it, and what the receivers counted themselves.
+//!
+//! `plan` says what happens when, `role` how each receiver answers; both are pure. `play` carries it out: the server is
+//! a process of its own (`server` starts it, `part` is what it runs), `receiver` and `producer` are the two sides of
+//! it, and `ledger` compares them. `screen` shows `frame`s meanwhile, `report` and `outage` what came of it. All traffic stays on this
+//! machine, and nothing is left behind but the picture.
 
+mod api;
+mod frame;
 mod ledger;
-mod show;
+mod log;
+mod outage;
+mod paint;
+pub(crate) mod part;
+mod plan;
+mod play;
+mod producer;
+mod receiver;
+mod report;
+mod role;
+mod screen;
+mod server;
+mod story;
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use hyper::{Method, StatusCode};
-use posthaste_crypto::signature::Secret;
-use posthaste_engine::clock::SystemClock;
-use posthaste_server::api::caller::Door;
-use posthaste_server::run::{Front, RunError};
-use posthaste_store::sqlite::Sqlite;
-use posthaste_testkit::caller::call;
-use posthaste_testkit::receiver::{Behaviour, Receiver};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use anyhow::{Context, Result, bail, ensure};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::Config;
 use crate::say::say;
-use crate::serve::{allow_this_machine, open, runtime, served};
-use crate::simulate;
-use ledger::Ledger;
-use show::Screen;
+use crate::serve::runtime;
+use crate::simulate::{chart, svg};
+use paint::wrap;
+use plan::Plan;
+use play::Play;
+use report::Report;
+use screen::Screen;
 
-/// A minute of backoff takes a second: nobody watches a demo for an hour.
-const SCALE: u32 = 60;
-const MESSAGES: usize = 200;
-/// Slow enough to be seen, fast enough to be over soon.
-const PACE: Duration = Duration::from_millis(20);
-/// The last retry is due 40 s of the scaled clock after its message.
-const ARRIVED_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Where the picture is drawn if nobody says otherwise.
+const PICTURE: &str = "posthaste-demo.svg";
+/// What a shell expects of a command that was ended by Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
-
-/// A receiver of the demo.
-pub(crate) struct Cast {
-    name: &'static str,
-    event_type: &'static str,
-    does: &'static str,
-    receiver: Receiver,
+pub(crate) struct Args {
+    /// How long to send messages
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=40))]
+    seconds: u64,
+    /// How many messages
+    #[arg(long, default_value_t = 6_000, value_parser = clap::value_parser!(u64).range(60..=20_000))]
+    messages: u64,
+    /// Print the ledger as one JSON object, and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Draw the load on the broken receiver into this file [default: posthaste-demo.svg; none with --json]
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
-pub(crate) fn run(_args: &Args) -> Result<()> {
+/// Somebody ended the demo before its end. That is no fault, and no success either.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("stopped; nothing was left behind")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let plan = Plan::new(args.seconds, args.messages)?;
+    // Told at once: the picture is drawn at the very end.
+    if let Some(folder) = args.svg.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) {
+        ensure!(folder.is_dir(), "cannot write {}: there is no such folder", args.svg_path().display());
+    }
     // Dropped at the end of this function, and with it the data, however the demo ends.
-    let folder = tempfile::tempdir().context("cannot make a folder for the data")?;
-    let mut config = Config::in_folder(folder.path().join("data"))?;
-    allow_this_machine(&mut config.targets);
+    let folder = tempfile::Builder::new().prefix("posthaste-demo-").tempdir();
+    let folder = folder.context("cannot make a folder for the data")?;
     runtime()?.block_on(async {
         tokio::select! {
             biased;
-            _ = tokio::signal::ctrl_c() => {
-                say!("\nstopped; nothing was left behind")
-            }
-            ended = play(config) => ended,
+            interrupted = interrupted() => Err(interrupted?.into()),
+            ended = show(args, plan, folder.path()) => ended,
         }
     })
 }
 
-async fn play(config: Config) -> Result<()> {
-    let clock = SystemClock::scaled(SCALE);
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen on this machine")?;
-    let server = listener.local_addr()?;
-    let store = Arc::new(open(&config)?);
-    let stop = CancellationToken::new();
-    let mut services = JoinSet::new();
-    services.spawn(serve(Arc::clone(&store), clock.clone(), config, listener, stop.clone()));
-
-    let cast = cast(server, &clock).await?;
-    let mut screen = Screen::open(server, SCALE, MESSAGES, &cast)?;
-    let mut accepted = Vec::new();
-    for number in 0..MESSAGES {
-        accepted.push(send(server, &cast[number % cast.len()], number).await?);
-        screen.show(accepted.len(), &cast)?;
-        tokio::time::sleep(PACE).await;
+impl Args {
+    fn svg_path(&self) -> &Path {
+        self.svg.as_deref().unwrap_or(Path::new(PICTURE))
     }
-    let arrived = async {
-        while !Ledger::of(&accepted, &cast).is_complete() {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            screen.show(accepted.len(), &cast)?;
-        }
-        Ok(())
-    };
-    // What is missing after this time is in the ledger, which says so.
-    tokio::time::timeout(ARRIVED_WITHIN, arrived).await.unwrap_or(Ok::<_, anyhow::Error>(()))?;
-
-    let states = delivered_by_the_api(server, &cast).await?;
-    stop.cancel();
-    let ended = services.join_next().await.context("the server's task is there until it ends")?;
-    ended?.context("the server ended badly")?;
-    store.close().await;
-    let ledger = Ledger::of(&accepted, &cast);
-    screen.close(&ledger, states)?;
-    let picture = tokio::task::spawn_blocking(simulate::short_outage).await.context("the simulation panicked")??;
-    Screen::outage(&picture)?;
-    ensure!(ledger.lost() == 0, "{} accepted messages did not arrive", ledger.lost());
-    ensure!(states == accepted.len(), "the API calls {states} of {} deliveries delivered", accepted.len());
-    Ok(())
 }
 
-async fn serve(
-    store: Arc<Sqlite>,
-    clock: SystemClock,
-    config: Config,
-    listener: TcpListener,
-    stop: CancellationToken,
-) -> Result<(), RunError> {
-    served(&store, clock, &config, Front { listener, door: Door::Open, data: None }, stop).await
-}
-
-/// Starts the receivers and tells the server of them.
-async fn cast(server: SocketAddr, clock: &SystemClock) -> Result<Vec<Cast>> {
-    let fails = Behaviour::FailsFirst { times: 12, status: StatusCode::INTERNAL_SERVER_ERROR };
-    let parts = [
-        ("shop", "order.paid", "takes everything", Behaviour::Healthy),
-        ("billing", "invoice.sent", "is down at first: its breaker opens, one message at a time asks again", fails),
-        (
-            "crm",
-            "customer.joined",
-            "answers 429 and Retry-After: 30 at first",
-            Behaviour::Throttles { retry_after_seconds: 30 },
-        ),
-    ];
-    let mut cast = Vec::new();
-    for (name, event_type, does, behaviour) in parts {
-        let secret = Secret::generate();
-        let written = secret.reveal();
-        let receiver = Receiver::start(behaviour, secret, clock.clone()).await?;
-        let body = format!(
-            "{{\"url\":\"{}\",\"event_types\":[\"{event_type}\"],\"signing\":{{\"secret\":\"{}\"}}}}",
-            receiver.url(),
-            written.as_str()
-        );
-        let made = call(server, Method::POST, "/v1/endpoints", &body).await?;
-        ensure!(made.status == StatusCode::CREATED, "no endpoint was made: {}", made.body);
-        cast.push(Cast { name, event_type, does, receiver });
+/// Waits until somebody wants the demo to end, or closes its terminal.
+async fn interrupted() -> Result<Interrupted> {
+    let [mut interrupt, mut terminate, mut hang_up] =
+        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hang_up.recv() => {}
     }
-    Ok(cast)
+    Ok(Interrupted)
 }
 
-/// Sends one message and gives its id: the server's promise.
-async fn send(server: SocketAddr, to: &Cast, number: usize) -> Result<String> {
-    let body = format!("{{\"event_type\":\"{}\",\"payload\":{{\"number\":{number}}}}}", to.event_type);
-    let answer = call(server, Method::POST, "/v1/messages", &body).await?;
-    ensure!(answer.status == StatusCode::ACCEPTED, "message {number} was not accepted: {}", answer.body);
-    Ok(answer.text("id").context("the answer has no id")?.to_owned())
-}
-
-/// How many deliveries the API calls delivered, asked one by one.
-async fn delivered_by_the_api(server: SocketAddr, cast: &[Cast]) -> io::Result<usize> {
-    let mut delivered = 0;
-    let taken = cast.iter().flat_map(|one| one.receiver.arrivals()).filter(|arrival| arrival.answered.is_success());
-    for arrival in taken {
-        // The receiver has it a moment before its outcome is durable.
-        for _ in 0..20 {
-            let answer = call(server, Method::GET, &format!("/v1/deliveries/{}", arrival.delivery), "").await?;
-            if answer.text("state") == Some("delivered") {
-                delivered += 1;
-                break;
+async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
+    let mut screen = if args.json { Screen::silent() } else { Screen::open()? };
+    let report = Play::begin(plan, folder).await?.run(&mut screen).await?;
+    let picture = &report.compared.picture;
+    let drawn = match &args.svg {
+        None if args.json => None,
+        given => {
+            let written = std::fs::write(args.svg_path(), svg::render(picture));
+            let written = written.with_context(|| format!("cannot write {}", args.svg_path().display()));
+            match written {
+                Ok(()) => Some(args.svg_path()),
+                // Nobody asked for it: a folder that cannot be written to spoils nothing.
+                Err(_) if given.is_none() => None,
+                Err(error) => return Err(error),
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
         }
+    };
+    if args.json {
+        say!("{}", report.json()?)?;
+    } else {
+        tell(&screen, &report, drawn)?;
     }
-    Ok(delivered)
+    match report.ledger.complaints() {
+        none if none.is_empty() => Ok(()),
+        complaints => bail!("the ledger does not close: {}", complaints.join(", ")),
+    }
+}
+
+fn tell(screen: &Screen, report: &Report, drawn: Option<&Path>) -> Result<()> {
+    let (picture, width) = (&report.compared.picture, screen.width().min(chart::WIDTH));
+    screen.tell(&report.ledger(width))?;
+    for prose in ["", &picture.title, &picture.subtitle, ""] {
+        screen.print(&format!("{}\n", wrap(prose, width).join("\n")))?;
+    }
+    screen.print(&chart::terminal(picture, width))?;
+    screen.print("\n")?;
+    screen.print(&report.words())?;
+    let shown = drawn.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    screen.tell(&report::next(shown.as_deref()))
 }

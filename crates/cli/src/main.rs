@@ -33,7 +33,7 @@ struct Cli {
 enum Command {
     /// Run the server
     Serve(serve::Args),
-    /// Send real messages to receivers that fail, and watch them arrive
+    /// Thousands of messages, receivers that fail, a server that is killed: watch everything arrive
     Demo(demo::Args),
     /// Measure this machine: deliveries a second, their CPU and their way, beside the bare limit and the disk's own
     Bench(bench::Args),
@@ -52,6 +52,9 @@ enum Command {
     /// A part of `bench`, in a process of its own
     #[command(hide = true)]
     BenchPart(bench::part::Args),
+    /// The server of `demo`, in a process of its own
+    #[command(hide = true)]
+    DemoPart(demo::part::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,10 +70,15 @@ fn main() -> ExitCode {
         Command::Backup(args) => backup::run_backup(&args),
         Command::Restore(args) => backup::run_restore(&args),
         Command::BenchPart(args) => bench::part::run(args),
+        Command::DemoPart(args) => demo::part::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<say::NobodyReads>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<demo::Interrupted>() => {
+            eprintln!("posthaste: {error}");
+            ExitCode::from(demo::INTERRUPTED)
+        }
         Err(error) => {
             eprintln!("posthaste: {error:#}");
             ExitCode::FAILURE

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         allow_this_machine(&mut config.targets);
     }
     log_to_stderr(config.log.clone());
-    let ended = runtime()?.block_on(serve(config, door));
+    let ended = runtime()?.block_on(serve(config, door, SystemClock::new()));
     ended.context("the server ended")
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
 }
 
-fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
+pub(crate) fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
     let coloured = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(coloured).with_filter(filter);
     tracing_subscriber::registry().with(lines).init();
@@ -89,7 +89,8 @@ pub(crate) fn open(config: &Config) -> Result<Sqlite> {
     Ok(Sqlite::open_asking(&config.data, Bounds::default(), ask)?)
 }
 
-async fn serve(config: Config, door: Door) -> Result<()> {
+/// Serves until it is asked to stop: for `serve`, and for `demo` with another clock.
+pub(crate) async fn serve<C: Clock>(config: Config, door: Door, clock: C) -> Result<()> {
     let stop = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
         .await
@@ -98,7 +99,7 @@ async fn serve(config: Config, door: Door) -> Result<()> {
     let store = Arc::new(open(&config)?);
     println!("posthaste: listening on http://{address}, data in {}", config.data.display());
     let front = Front { listener, door, data: Some(config.data.clone()) };
-    let server = served(&store, SystemClock::new(), &config, front, stop.clone());
+    let server = served(&store, clock, &config, front, stop.clone());
     let ended = tokio::select! {
         biased;
         ended = server => ended,
@@ -115,7 +116,7 @@ async fn serve(config: Config, door: Door) -> Result<()> {
     Ok(ended?)
 }
 
-/// The server over a store: what `serve` and `demo` have in common.
+/// The server over a store: also for a part of `bench`.
 pub(crate) async fn served<C: Clock>(
     store: &Arc<Sqlite>,
     clock: C,

@@ -25,6 +25,7 @@ use posthaste_testkit::outage::{self, FRESH, Outcome, Scenario, Sender};
 
 use crate::say::say;
 use chart::{Picture, Series};
+pub(crate) use table::grouped;
 
 /// Each takes some memory in every sender.
 const MESSAGES_MAX: f64 = 500_000.0;
@@ -114,17 +115,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     say!("{}\n{}\n", picture.title, picture.subtitle)?;
     say!("{}", table::text(&rows))?;
-    say!("{}", chart::terminal(&picture))?;
+    say!("{}", chart::terminal(&picture, chart::WIDTH))?;
     say!("{}", table::words(&scenario, &rows))
-}
-
-/// The picture of an outage of five minutes, naive retries beside Posthaste: for `demo`.
-pub(crate) fn short_outage() -> Result<Picture> {
-    let names = [DEFAULT_PRESET, naive::FIXED.name].map(str::to_owned);
-    let scenario =
-        Scenario { outage: Duration::from_secs(300), watch: PICTURE_MIN, horizon: FRESH, ..Scenario::default() };
-    let senders = names.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
-    Ok(picture(&scenario, &play(&scenario, &names, &senders)))
 }
 
 fn create(path: &Path) -> Result<File> {

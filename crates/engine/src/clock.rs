@@ -74,8 +74,15 @@ impl SystemClock {
 
     /// A clock that runs `scale` times as fast from now on. Demos say so on the screen.
     pub fn scaled(scale: u32) -> Self {
-        let anchor = Anchor::new(wall(), Duration::ZERO);
-        Self { anchor: Arc::new(Mutex::new(anchor)), began: Instant::now(), scale: scale.max(1) }
+        Self::scaled_since(wall(), scale)
+    }
+
+    /// A clock that has run `scale` times as fast since the machine's clock said `began`: processes
+    /// that agree on both agree on the time.
+    pub fn scaled_since(began: Timestamp, scale: u32) -> Self {
+        let scale = scale.max(1);
+        let anchor = Anchor::new(began + wall().since(began).saturating_mul(scale), Duration::ZERO);
+        Self { anchor: Arc::new(Mutex::new(anchor)), began: Instant::now(), scale }
     }
 
     fn elapsed(&self) -> Duration {
@@ -153,5 +160,15 @@ mod tests {
         assert_eq!(clock.instant(at) - Instant::now(), Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(clock.now(), at);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scaled_clocks_of_one_beginning_agree() {
+        let began = SystemClock::new().now() - Duration::from_secs(10);
+        let (first, second) = (SystemClock::scaled_since(began, 60), SystemClock::scaled_since(began, 60));
+        let ahead = first.now().since(began);
+        assert!(ahead >= Duration::from_secs(600), "ten seconds are ten minutes, not {ahead:?}");
+        // They read the machine's clock one after the other.
+        assert!(second.now().since(first.now()) < Duration::from_secs(60));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, RETRY_AFTER};
+use hyper::header::HeaderMap;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -32,11 +32,6 @@ pub enum Behaviour {
         times: usize,
         /// With what.
         status: StatusCode,
-    },
-    /// Answers 429 to its first request and says when to come back.
-    Throttles {
-        /// In so many seconds of the sender's clock.
-        retry_after_seconds: u32,
     },
 }
 
@@ -145,11 +140,6 @@ impl Desk {
         let is_signed = verify(secrets, &received, at.as_millis() / 1_000, TOLERANCE).is_ok();
         let mut log = self.log();
         let answered = self.status(log.arrivals.len() + 1);
-        if let (StatusCode::TOO_MANY_REQUESTS, Behaviour::Throttles { retry_after_seconds }) =
-            (answered, self.behaviour)
-        {
-            response.headers_mut().insert(RETRY_AFTER, retry_after_seconds.into());
-        }
         *response.status_mut() = answered;
         log.arrivals.push(Arrival { message, delivery, headers: head.headers, body, is_signed, at, answered });
         self.changed.notify_waiters();
@@ -160,7 +150,6 @@ impl Desk {
     fn status(&self, nth: usize) -> StatusCode {
         match self.behaviour {
             Behaviour::FailsFirst { times, status } if nth <= times => status,
-            Behaviour::Throttles { .. } if nth == 1 => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::NO_CONTENT,
         }
     }

@@ -67,8 +67,10 @@ impl Series {
     }
 }
 
-/// With the axis and its labels, a line is 100 wide.
-const COLUMNS: usize = 91;
+/// As wide as it is drawn at most; also where nobody says how wide a terminal is.
+pub(crate) const WIDTH: usize = 100;
+/// A narrower one says nothing; it wraps.
+const WIDTH_MIN: usize = 40;
 /// Where the first column stands.
 const MARGIN: usize = 9;
 /// Rows up to what the receiver can take.
@@ -78,54 +80,79 @@ const ROWS_MAX: usize = 8;
 /// How many notes fit above a chart.
 const NOTES: usize = 2;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const LEGEND: &str = "█ taken   ░ refused or turned away   ╌ what the receiver can take   ▲ more than fits";
+const LEGEND: [&str; 4] = ["█ taken", "░ refused or turned away", "╌ what the receiver can take", "▲ more than fits"];
 
-/// Draws it for a terminal of 100 columns.
-pub(crate) fn terminal(picture: &Picture) -> String {
-    let charts: Vec<Vec<Load>> = picture.series.iter().map(|series| series.loads(picture.length, COLUMNS)).collect();
-    let grid = Grid::of(picture, &charts);
+/// Draws it for a terminal of so many columns.
+pub(crate) fn terminal(picture: &Picture, width: usize) -> String {
+    let width = width.clamp(WIDTH_MIN, WIDTH);
+    let columns = width - MARGIN;
+    let charts: Vec<Vec<Load>> = picture.series.iter().map(|series| series.loads(picture.length, columns)).collect();
+    let grid = Grid::of(picture, &charts, columns);
     let mut lines = Vec::new();
     for (series, loads) in picture.series.iter().zip(&charts) {
         let notes: Vec<String> =
             series.notes.iter().take(NOTES).map(|note| format!("{} {}", note.figure, note.of)).collect();
-        lines.push(format!("{:MARGIN$}{}: {}", "", series.name, notes.join(", ")));
+        let name = format!("{}: ", series.name);
+        lines.extend(beside(&[name + &notes.join(", ")], width));
         lines.extend(grid.rows(picture, loads));
         lines.push(String::new());
     }
     // The times stand right below the last chart.
     lines.pop();
-    lines.push(times_below(picture));
-    lines.push(format!("{:MARGIN$}{LEGEND}", ""));
+    lines.push(times_below(picture, columns));
+    lines.extend(beside(&LEGEND, width));
     lines.join("\n") + "\n"
+}
+
+/// Words beside the axis, in as many lines as they need: broken between pieces, and within one that is too long.
+fn beside<S: AsRef<str>>(pieces: &[S], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        let piece = piece.as_ref();
+        let words: Vec<&str> =
+            if MARGIN + piece.chars().count() > width { piece.split(' ').collect() } else { vec![piece] };
+        for (index, word) in words.into_iter().enumerate() {
+            let gap = if index == 0 { "   " } else { " " };
+            match lines.last_mut() {
+                Some(line) if line.chars().count() + gap.len() + word.chars().count() <= width => {
+                    line.push_str(gap);
+                    line.push_str(word);
+                }
+                _ => lines.push(format!("{:MARGIN$}{word}", "")),
+            }
+        }
+    }
+    lines
 }
 
 /// How the charts are divided, the same for all.
 struct Grid {
+    columns: usize,
     rows: usize,
     /// Requests a second of one row.
     row: f64,
 }
 
 impl Grid {
-    fn of(picture: &Picture, charts: &[Vec<Load>]) -> Self {
+    fn of(picture: &Picture, charts: &[Vec<Load>], columns: usize) -> Self {
         let row = picture.capacity / ROWS_TO_CAPACITY as f64;
         let most = charts.iter().flatten().map(|load| load.tries).fold(0.0, f64::max);
         let rows = (ROWS_MIN..ROWS_MAX).find(|rows| most <= *rows as f64 * row).unwrap_or(ROWS_MAX);
-        Self { rows, row }
+        Self { columns, rows, row }
     }
 
     /// One chart from its top to its base.
     fn rows(&self, picture: &Picture, loads: &[Load]) -> Vec<String> {
         let line = |row: usize| {
             let label = match row + 1 {
-                ROWS_TO_CAPACITY => format!("{}", picture.capacity),
-                top if top == self.rows => format!("{}", self.row * self.rows as f64),
+                ROWS_TO_CAPACITY => rate(picture.capacity),
+                top if top == self.rows => rate(self.row * self.rows as f64),
                 _ => String::new(),
             };
             let cells: String = loads.iter().map(|load| self.cell(*load, row)).collect();
             format!("{label:>7} │{}", cells.trim_end())
         };
-        let base = (0..COLUMNS).map(|column| match column * picture.length / COLUMNS {
+        let base = (0..self.columns).map(|column| match column * picture.length / self.columns {
             second if picture.outage.contains(&second) => '━',
             _ => '─',
         });
@@ -144,24 +171,30 @@ impl Grid {
         if tries - taken >= 0.5 {
             return '░';
         }
-        match eighths(if tries > taken { taken.max(tries.round()) } else { tries }) {
-            0 if row + 1 == ROWS_TO_CAPACITY => '╌',
-            eighths => EIGHTHS[eighths],
+        match bar(if tries > taken { taken.max(tries.round()) } else { tries }) {
+            ' ' if row + 1 == ROWS_TO_CAPACITY => '╌',
+            bar => bar,
         }
     }
 }
 
-/// How many eighths of a cell are filled.
-fn eighths(filled: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 8")]
-    let eighths = (filled.clamp(0.0, 1.0) * 8.0).round() as usize;
-    eighths
+/// A rate beside the axis: whole, or with one digit after the point.
+fn rate(rate: f64) -> String {
+    let text = format!("{rate:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-fn times_below(picture: &Picture) -> String {
-    let mut line = vec![' '; MARGIN + COLUMNS];
+/// A cell of which this share is filled from below.
+pub(crate) fn bar(filled: f64) -> char {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 8")]
+    let eighths = (filled.clamp(0.0, 1.0) * 8.0).round() as usize;
+    EIGHTHS[eighths]
+}
+
+fn times_below(picture: &Picture, columns: usize) -> String {
+    let mut line = vec![' '; MARGIN + columns];
     let mut put = |second: usize, words: &str| {
-        let at = MARGIN + (second * COLUMNS).div_ceil(picture.length.max(1));
+        let at = MARGIN + (second * columns).div_ceil(picture.length.max(1));
         let to = at + words.chars().count();
         // Nothing is written over, nor cut.
         if line.get(at..to).is_some_and(|place| place.iter().all(|letter| *letter == ' ')) {
@@ -208,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_chart_shows_what_was_taken_what_failed_and_when() {
-        let text = terminal(&picture(Second { tries: 100, failed: 50 }));
+        let text = terminal(&picture(Second { tries: 100, failed: 50 }), WIDTH);
         let expected = [
             "         somebody: 5,000 tries into the outage",
             "    100 │                              ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
@@ -224,18 +257,24 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_marked() {
-        let text = terminal(&picture(Second { tries: 1_000, failed: 950 }));
+        let text = terminal(&picture(Second { tries: 1_000, failed: 950 }), WIDTH);
         let top = text.lines().nth(1).expect("the top row");
         assert_eq!(top.chars().filter(|letter| *letter == '▲').count(), 30, "{text}");
         assert!(top.trim_start().starts_with("200 │"), "{text}");
     }
 
     #[test]
-    fn no_line_is_wider_than_100() {
-        for length in [31, 910, 5_000, 86_400] {
-            let drawn = terminal(&Picture { length, ..picture(Second { tries: 40, failed: 0 }) });
-            assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
+    fn no_line_is_wider_than_the_terminal_or_100() {
+        for (length, width) in [(31, 100), (910, 80), (5_000, 60), (86_400, 40), (910, usize::MAX)] {
+            let drawn = terminal(&Picture { length, ..picture(Second { tries: 40, failed: 0 }) }, width);
+            assert!(drawn.lines().all(|line| line.chars().count() <= width.min(100)), "{drawn}");
+            assert!(drawn.contains("█ taken") && drawn.contains("▲ more than fits"), "{drawn}");
         }
+    }
+
+    #[test]
+    fn a_rate_has_a_digit_after_the_point_where_it_needs_one() {
+        assert_eq!([50.0, 2.65, 21.200_000_000_000_003].map(rate), ["50", "2.6", "21.2"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod audit;
 mod backup;
+mod demo;
 mod keys;
 mod policy;
 mod serve;

@@ -1,0 +1,82 @@
+//! Calls the demo's server as anybody would, and finds it again after it was killed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use hyper::{Method, StatusCode};
+use posthaste_testkit::caller::{Answer, Line};
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// A server that was killed is asked again so soon.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Where the server is; `None` while there is none.
+pub(super) type Where = watch::Receiver<Option<SocketAddr>>;
+
+/// A caller with one connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    server: Where,
+    line: Option<Line>,
+    /// Calls that had no answer and were made again.
+    pub(super) repeated: usize,
+}
+
+impl Client {
+    pub(super) fn new(server: Where) -> Self {
+        Self { server, line: None, repeated: 0 }
+    }
+
+    /// What the server says to a question.
+    pub(super) async fn get(&mut self, path: &str) -> Result<Value> {
+        let answer = self.answered(&Method::GET, path, &[], "").await?;
+        ensure!(answer.status == StatusCode::OK, "GET {path} was answered {}: {}", answer.status, answer.body);
+        Ok(serde_json::from_str(&answer.body)?)
+    }
+
+    /// What it says to a wish; made again under the same key if no answer came.
+    pub(super) async fn post_once(&mut self, path: &str, key: &str, body: &Value) -> Result<Answer> {
+        self.answered(&Method::POST, path, &[("idempotency-key", key)], &body.to_string()).await
+    }
+
+    /// What it says to a wish that may be made again.
+    pub(super) async fn post(&mut self, path: &str, body: &Value) -> Result<Answer> {
+        self.answered(&Method::POST, path, &[], &body.to_string()).await
+    }
+
+    /// Calls until there is an answer, whatever becomes of the server meanwhile.
+    async fn answered(&mut self, method: &Method, path: &str, fields: &[(&str, &str)], body: &str) -> Result<Answer> {
+        loop {
+            let address = *self.server.wait_for(Option::is_some).await.context("the demo has ended")?;
+            let Some(address) = address else { continue };
+            match self.call(address, method.clone(), path, fields, body).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(error).context("the server gives no answer");
+                }
+                Err(_) => {}
+            }
+            self.line = None;
+            self.repeated += 1;
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn call(
+        &mut self,
+        address: SocketAddr,
+        method: Method,
+        path: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
+        let line = match &mut self.line {
+            Some(line) => line,
+            none => none.insert(Line::open(address).await?),
+        };
+        line.call(method, path, fields, body.to_owned()).await
+    }
+}

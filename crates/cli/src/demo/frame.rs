@@ -1,0 +1,206 @@
+//! One picture of the live view: what the demo knows at a moment, as lines for a terminal of some size.
+
+use std::time::Duration;
+
+use posthaste_testkit::outage::Second;
+
+use super::paint::{Line, Tone, cut};
+use super::plan::{SCALE, face};
+use super::role::Mood;
+use crate::simulate::chart::bar;
+use crate::simulate::grouped;
+
+/// Where the columns of numbers begin: two spaces and a name.
+const NAME: usize = 10;
+const NUMBER: usize = 9;
+const NUMBERS: usize = 3;
+/// What a receiver does now, in a column as wide as there is room for.
+const DOES_MIN: usize = 10;
+const DOES_MAX: usize = 36;
+/// A chart of fewer columns says nothing.
+const LOAD_MIN: usize = 8;
+const LOAD_MAX: usize = 60;
+const PROGRESS: usize = 30;
+/// Lines that are always there: the head, the server, the progress, the table.
+const LINES: usize = 13;
+const EVENTS_MAX: usize = 12;
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) at: Duration,
+    pub(super) tone: Tone,
+    pub(super) text: String,
+}
+
+/// What is known of a receiver.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) mood: Mood,
+    pub(super) does: String,
+    pub(super) accepted: usize,
+    pub(super) requests: usize,
+    pub(super) taken: usize,
+    pub(super) load: Vec<Second>,
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) now: Duration,
+    /// Where the server is, and what became of it.
+    pub(super) server: String,
+    pub(super) is_up: bool,
+    pub(super) done: usize,
+    pub(super) of: usize,
+    /// What is counted.
+    pub(super) what: &'static str,
+    pub(super) rows: Vec<Row>,
+    pub(super) events: &'a [Event],
+}
+
+/// Draws it; at most one line less than there are, so that nothing scrolls.
+pub(super) fn frame(view: &View<'_>, width: usize, height: usize) -> Vec<Line> {
+    let mut lines = vec![
+        Line::new()
+            .and(Tone::Strong, "posthaste demo")
+            .and(Tone::Slow, format!("   time runs {SCALE} times as fast"))
+            .and(Tone::Quiet, ": a second here is a minute"),
+        Line::new(),
+        server(view),
+        progress(view),
+        Line::new(),
+        head(width),
+    ];
+    lines.extend(view.rows.iter().map(|row| receiver(row, width)));
+    lines.push(Line::new());
+    let events = height.saturating_sub(LINES + 1).min(EVENTS_MAX);
+    lines.extend(view.events.iter().skip(view.events.len().saturating_sub(events)).map(event));
+    lines.truncate(height.saturating_sub(1).max(1));
+    lines
+}
+
+/// One event, also where nothing is drawn over.
+pub(super) fn event(event: &Event) -> Line {
+    Line::new().and(Tone::Quiet, format!("  {}  ", face(event.at))).and(event.tone, event.text.clone())
+}
+
+/// How far it has come, in one line.
+pub(super) fn summary(view: &View<'_>) -> String {
+    let taken: Vec<String> =
+        view.rows.iter().map(|row| format!("{} {}", row.name, grouped(row.taken as u64))).collect();
+    let (done, of) = (grouped(view.done as u64), grouped(view.of as u64));
+    format!("{done} of {of} {}; taken: {}", view.what, taken.join(", "))
+}
+
+fn server(view: &View<'_>) -> Line {
+    let tone = if view.is_up { Tone::Plain } else { Tone::Bad };
+    Line::new().and(Tone::Strong, format!("  {}", face(view.now))).and(tone, format!("   {}", view.server))
+}
+
+fn progress(view: &View<'_>) -> Line {
+    let filled = (view.done * PROGRESS).checked_div(view.of).unwrap_or(0).min(PROGRESS);
+    let words = format!("   {} of {} {}", grouped(view.done as u64), grouped(view.of as u64), view.what);
+    Line::new()
+        .and(Tone::Good, format!("  {}", "━".repeat(filled)))
+        .and(Tone::Quiet, "─".repeat(PROGRESS - filled))
+        .and(Tone::Plain, words)
+}
+
+/// How wide the columns are that give way: what a receiver does, and its load.
+fn widths(width: usize) -> (usize, usize) {
+    let left = width.saturating_sub(NAME + NUMBER * NUMBERS + 2);
+    let does = left.saturating_sub(LOAD_MIN).clamp(DOES_MIN, DOES_MAX);
+    let load = left.saturating_sub(does).min(LOAD_MAX);
+    (does, if load < LOAD_MIN { 0 } else { load })
+}
+
+fn head(width: usize) -> Line {
+    let (does, load) = widths(width);
+    let load = if load > 0 { "  load" } else { "" };
+    let text =
+        format!("{:NAME$}{:does$}{:>NUMBER$}{:>NUMBER$}{:>NUMBER$}{load}", "", "", "accepted", "requests", "taken");
+    Line::new().and(Tone::Quiet, text)
+}
+
+fn receiver(row: &Row, width: usize) -> Line {
+    let (does, load) = widths(width);
+    let tone = match row.mood {
+        Mood::Well => Tone::Good,
+        Mood::Slow => Tone::Slow,
+        Mood::Ill => Tone::Bad,
+    };
+    let numbers: String = [row.accepted, row.requests, row.taken]
+        .iter()
+        .map(|number| format!("{:>NUMBER$}", grouped(*number as u64)))
+        .collect();
+    Line::new()
+        .and(Tone::Strong, format!("  {:width$}", row.name, width = NAME - 2))
+        .and(tone, format!("{:does$}", cut(&row.does, does)))
+        .and(Tone::Plain, numbers)
+        .and(Tone::Quiet, format!("  {}", sparks(&row.load, load)))
+}
+
+/// The load over the whole story, each receiver on its own scale.
+fn sparks(load: &[Second], columns: usize) -> String {
+    let tries = |column: usize| -> u32 {
+        let (from, to) = (column * load.len() / columns, (column + 1) * load.len() / columns);
+        load[from..to].iter().map(|second| second.tries).sum()
+    };
+    let columns: Vec<u32> = (0..columns).map(tries).collect();
+    let most = columns.iter().copied().max().unwrap_or(0).max(1);
+    columns.iter().map(|tries| bar(f64::from(*tries) / f64::from(most))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(width: usize, height: usize) -> Vec<String> {
+        let mut load = vec![Second { tries: 1, failed: 0 }; 450];
+        load.extend(vec![Second::default(); 450]);
+        let row = |name, does: &str| Row {
+            name,
+            mood: Mood::Ill,
+            does: does.to_owned(),
+            accepted: 2_400,
+            requests: 31,
+            taken: 1_024,
+            load: load.clone(),
+        };
+        let event = Event { at: Duration::from_secs(61), tone: Tone::Bad, text: "kill -9".to_owned() };
+        let view = View {
+            now: Duration::from_secs(252),
+            server: "server, process 4711".to_owned(),
+            is_up: true,
+            done: 3_000,
+            of: 6_000,
+            what: "messages accepted",
+            rows: (0..6).map(|_| row("billing", "down: 502; breaker open, 1,024 wait")).collect(),
+            events: &vec![event; 20],
+        };
+        frame(&view, width, height).iter().map(|line| line.painted(width, false)).collect()
+    }
+
+    #[test]
+    fn everything_fits_a_small_terminal() {
+        let lines = drawn(80, 24);
+        assert_eq!(lines.len(), 23);
+        assert_eq!(lines[2], "  04:12   server, process 4711");
+        assert_eq!(lines[3], "  ━━━━━━━━━━━━━━━───────────────   3,000 of 6,000 messages accepted");
+        assert_eq!(lines[5], format!("{:44}accepted requests    taken  load", ""));
+        assert_eq!(lines[6], "  billing down: 502; breaker open, 1,024 w…    2,400       31    1,024  ████");
+        assert_eq!(lines[22], "  01:01  kill -9");
+    }
+
+    #[test]
+    fn no_size_is_too_small_and_none_too_large() {
+        for (width, height) in [(0, 0), (1, 1), (10, 3), (20, 10), (40, 12), (60, 15), (300, 100)] {
+            let lines = drawn(width, height);
+            assert!(lines.len() <= height.saturating_sub(1).max(1), "{width} × {height}");
+            assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:#?}");
+        }
+        assert!(drawn(300, 100).iter().any(|line| line.contains("1,024 wait ")));
+    }
+}

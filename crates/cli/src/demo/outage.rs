@@ -1,0 +1,124 @@
+//! The load that `billing` saw, beside what naive retries would have done to it: the same messages, the same outage.
+
+use std::time::Duration;
+
+use posthaste_core::time::human;
+use posthaste_testkit::outage::naive;
+use posthaste_testkit::outage::{Down, FRESH, Outcome, Scenario, Second, Sender};
+use serde::Serialize;
+
+use super::plan::Plan;
+use crate::simulate::chart::{Note, Picture, Series};
+use crate::simulate::grouped;
+
+/// A peak is the most in so many seconds: one second of the story is too short for a real machine to keep time.
+const PEAK_SECONDS: usize = 10;
+
+/// What an outage came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// Requests while the receiver was down.
+    pub(super) tries_into_outage: u64,
+    /// The most requests a second after it, over ten seconds.
+    pub(super) peak_10s_per_s: f64,
+    /// Requests after it that were turned away.
+    pub(super) turned_away: u64,
+}
+
+/// The load in this run, and beside it.
+pub(super) struct Compared {
+    pub(super) posthaste: Figures,
+    pub(super) naive: Figures,
+    pub(super) picture: Picture,
+}
+
+/// Compares what the receiver saw with naive retries of as many messages.
+pub(super) fn compare(plan: &Plan, seen: Vec<Second>, messages: usize) -> Compared {
+    let load = (messages as f64 / plan.length.as_secs_f64() * 10.0).round() / 10.0;
+    let simulated = simulate(plan, load.max(0.1)).seconds;
+    let (posthaste, naive) = (figures(plan, &seen), figures(plan, &simulated));
+    let outage = human(plan.outage.end - plan.outage.start);
+    let series =
+        |name: &str, figures: Figures, seconds| Series { name: name.to_owned(), notes: notes(figures), seconds };
+    let picture = Picture {
+        title: format!("The load on a receiver that was down for {outage}"),
+        subtitle: format!(
+            "{load} messages a second for a receiver that takes {}, by its own count. The naive sender is simulated.",
+            plan.capacity
+        ),
+        capacity: plan.capacity,
+        outage: whole(plan.outage.start)..whole(plan.outage.end),
+        length: whole(plan.length),
+        series: vec![
+            series("Posthaste, in this run", posthaste, seen),
+            series(&format!("naive retries, {}", naive::FIXED.does), naive, simulated),
+        ],
+    };
+    Compared { posthaste, naive, picture }
+}
+
+fn simulate(plan: &Plan, load: f64) -> Outcome {
+    let scenario = Scenario {
+        load,
+        capacity: plan.capacity,
+        warm_up: plan.outage.start,
+        outage: plan.outage.end - plan.outage.start,
+        down: Down::Refuses,
+        watch: plan.length - plan.outage.end,
+        horizon: FRESH,
+        ..Scenario::default()
+    };
+    scenario.play(&Sender::bare(naive::FIXED.policy()))
+}
+
+fn figures(plan: &Plan, seconds: &[Second]) -> Figures {
+    let (down, back, end) = (whole(plan.outage.start), whole(plan.outage.end), whole(plan.length));
+    let during = seconds.get(down..back.min(seconds.len())).unwrap_or_default();
+    let after = seconds.get(back..end.min(seconds.len())).unwrap_or_default();
+    let tries = |seconds: &[Second]| seconds.iter().map(|second| u64::from(second.tries)).sum::<u64>();
+    let most = after.windows(PEAK_SECONDS).map(tries).max().unwrap_or(0);
+    Figures {
+        tries_into_outage: tries(during),
+        peak_10s_per_s: most as f64 / PEAK_SECONDS as f64,
+        turned_away: after.iter().map(|second| u64::from(second.failed)).sum(),
+    }
+}
+
+fn notes(figures: Figures) -> Vec<Note> {
+    vec![
+        Note { figure: grouped(figures.tries_into_outage), of: "tries into the outage" },
+        Note { figure: format!("{:.1}/s", figures.peak_10s_per_s), of: "at the peak after it" },
+        Note { figure: grouped(figures.turned_away), of: "turned away after it" },
+    ]
+}
+
+fn whole(time: Duration) -> usize {
+    usize::try_from(time.as_secs()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_of_the_outage_and_of_what_came_after_it() {
+        let plan = Plan::new(15, 6_000).expect("a plan");
+        let mut seconds = vec![Second { tries: 2, failed: 0 }; 900];
+        seconds[130] = Second { tries: 7, failed: 7 };
+        seconds[500] = Second { tries: 102, failed: 90 };
+        let figures = figures(&plan, &seconds);
+        assert_eq!((figures.tries_into_outage, figures.turned_away), (300 * 2 + 5, 90));
+        assert!((figures.peak_10s_per_s - 12.0).abs() < 1e-9, "{figures:?}");
+    }
+
+    #[test]
+    fn naive_retries_come_again_and_again() {
+        let plan = Plan::new(15, 6_000).expect("a plan");
+        let compared = compare(&plan, vec![Second::default(); 900], 2_400);
+        let held = 2.7 * 300.0;
+        let tries = compared.naive.tries_into_outage as f64;
+        assert!((held * 2.0..held * 4.0).contains(&tries), "{tries} tries of {held} messages");
+        assert!(compared.naive.peak_10s_per_s > plan.capacity, "{:?}", compared.naive);
+        assert_eq!(compared.picture.outage, 120..420);
+    }
+}

@@ -1,0 +1,169 @@
+//! What happens in the demo, and when. Times are of the *story*: it begins with the first message and runs as the
+//! scaled clock does.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+/// A second of the demo is a minute of the story: nobody watches a demo for an hour.
+pub(super) const SCALE: u32 = 60;
+/// More than this a second is a bench, and the demo's own process would be what is slow.
+const PER_SECOND_MAX: u64 = 1_000;
+/// A receiver comes back with a pace of 5 a second at least; one that takes less would show nothing else.
+const CAPACITY_MIN: f64 = 6.0;
+/// What the receiver that goes down can take, in its usual load.
+const TO_SPARE: f64 = 2.0;
+/// Dead letters are replayed so much later than their receiver was mended: what was under way then is recorded.
+const REPLAY_AFTER: Duration = Duration::from_secs(45);
+
+/// The receivers, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Who {
+    Shop,
+    Billing,
+    Crm,
+    Partner,
+    Legacy,
+    Erp,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 6] = [Self::Shop, Self::Billing, Self::Crm, Self::Partner, Self::Legacy, Self::Erp];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Shop => "shop",
+            Self::Billing => "billing",
+            Self::Crm => "crm",
+            Self::Partner => "partner",
+            Self::Legacy => "legacy",
+            Self::Erp => "erp",
+        }
+    }
+
+    /// Whom the nth message is for.
+    pub(super) fn of_message(number: usize) -> Self {
+        TURNS[number % TURNS.len()]
+    }
+
+    /// Its share of all messages.
+    fn share(self) -> f64 {
+        TURNS.iter().filter(|who| **who == self).count() as f64 / TURNS.len() as f64
+    }
+}
+
+/// Most go to the receiver that is down for a while: its load is what is drawn.
+const TURNS: [Who; 20] = {
+    use Who::{Billing, Crm, Erp, Legacy, Partner, Shop};
+    [
+        Billing, Shop, Billing, Erp, Billing, Shop, Crm, Billing, Shop, Partner, Billing, Erp, Billing, Shop, Billing,
+        Crm, Billing, Shop, Erp, Legacy,
+    ]
+};
+
+/// What happens when.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) messages: usize,
+    /// How long messages are sent.
+    pub(super) length: Duration,
+    /// When `billing` is down.
+    pub(super) outage: Range<Duration>,
+    /// Requests a second that `billing` can take.
+    pub(super) capacity: f64,
+    /// When `crm` has had enough.
+    pub(super) quiet: [Range<Duration>; 2],
+    /// How long a message for `partner` is worth sending.
+    pub(super) ttl: Duration,
+    /// When `legacy` stops failing and says that it is gone.
+    pub(super) gone: Duration,
+    /// When the server is killed.
+    pub(super) kill: Duration,
+    /// When `erp` is mended.
+    pub(super) mended: Duration,
+    /// When its dead letters are replayed.
+    pub(super) replay: Duration,
+}
+
+impl Plan {
+    /// So many messages in so many seconds of the demo.
+    pub(super) fn new(seconds: u64, messages: u64) -> Result<Self> {
+        ensure!(
+            messages <= seconds * PER_SECOND_MAX,
+            "--messages {messages} in --seconds {seconds} are more than {PER_SECOND_MAX} a second; send fewer or take \
+             longer, or measure with `posthaste bench`"
+        );
+        let length = Duration::from_secs(seconds) * SCALE;
+        // In the default run these are minutes.
+        let at = |fifteenths: f64| Duration::from_secs_f64((length.as_secs_f64() * fifteenths / 15.0).round());
+        let load = messages as f64 * Who::Billing.share() / length.as_secs_f64();
+        Ok(Self {
+            messages: usize::try_from(messages)?,
+            length,
+            outage: at(2.0)..at(7.0),
+            capacity: ((load * TO_SPARE).max(CAPACITY_MIN) * 10.0).round() / 10.0,
+            // Away from the kill: a lane's hold is not on disk, only the due time of what was told to wait.
+            quiet: [at(2.5)..at(4.0), at(9.0)..at(10.5)],
+            ttl: at(3.0),
+            gone: at(2.5),
+            kill: at(5.0),
+            mended: at(8.5),
+            replay: at(8.5) + REPLAY_AFTER,
+        })
+    }
+}
+
+/// A time of the story as minutes and seconds.
+pub(super) fn face(time: Duration) -> String {
+    format!("{:02}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_happens_in_order_while_messages_are_sent() {
+        for (seconds, messages) in [(3, 60), (15, 6_000), (40, 20_000)] {
+            let plan = Plan::new(seconds, messages).expect("a plan");
+            let [first, second] = &plan.quiet;
+            let order = [
+                plan.outage.start,
+                first.start,
+                first.end,
+                plan.kill,
+                plan.outage.end,
+                plan.mended,
+                second.start,
+                second.end,
+                plan.length,
+            ];
+            assert!(order.is_sorted(), "{plan:?}");
+            assert!(plan.outage.start < plan.gone && plan.gone < plan.kill && plan.mended < plan.replay, "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn every_receiver_has_its_turn_and_billing_something_to_spare() {
+        let shares = Who::ALL.map(Who::share);
+        assert!(shares.iter().all(|share| *share > 0.0));
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        let plan = Plan::new(15, 6_000).expect("a plan");
+        assert!((plan.capacity - 6.0).abs() < 1e-9, "{}", plan.capacity);
+        let plan = Plan::new(15, 15_000).expect("a plan");
+        assert!((plan.capacity - 13.3).abs() < 1e-9, "{}", plan.capacity);
+    }
+
+    #[test]
+    fn a_bench_is_not_a_demo() {
+        let told = Plan::new(3, 3_001).expect_err("too fast").to_string();
+        assert!(told.contains("more than 1000 a second"), "{told}");
+    }
+
+    #[test]
+    fn a_time_is_minutes_and_seconds() {
+        assert_eq!(face(Duration::from_secs(0)), "00:00");
+        assert_eq!(face(Duration::from_secs(12 * 60 + 7)), "12:07");
+    }
+}

@@ -1,0 +1,198 @@
+//! What the demo says at its end: the ledger, the load through the outage, and what to type next. For programs, one
+//! object.
+
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_core::time::human;
+use serde::Serialize;
+
+use super::ledger::Ledger;
+use super::outage::{Compared, Figures};
+use super::paint::{Line, Tone, wrap};
+use super::plan::SCALE;
+use crate::simulate::grouped;
+
+/// Where the words begin, behind a name and a figure.
+const WORDS_AT: usize = 31;
+/// So much of them stands in one line, however narrow the terminal.
+const WORDS_MIN: usize = 20;
+
+/// What happened beside the ledger.
+#[derive(Debug, Serialize)]
+pub(super) struct Deeds {
+    /// How often the server was killed.
+    pub(super) kills: usize,
+    /// How long it was away.
+    pub(super) back_after_ms: u64,
+    /// Messages that were accepted and not yet taken when it was killed.
+    pub(super) waiting_at_kill: usize,
+    /// Calls of the producer that had no answer and were made again under the same key.
+    pub(super) repeated_calls: usize,
+    /// Dead letters that were given another life.
+    pub(super) replayed: u64,
+    /// Requests that came before the time that `Retry-After` had told.
+    pub(super) early: usize,
+}
+
+/// One receiver's own count.
+#[derive(Debug, Serialize)]
+pub(super) struct Counted {
+    pub(super) name: &'static str,
+    pub(super) accepted: usize,
+    pub(super) requests: usize,
+    pub(super) taken: usize,
+    pub(super) duplicates: usize,
+}
+
+/// All of it.
+pub(super) struct Report {
+    pub(super) ledger: Ledger,
+    pub(super) deeds: Deeds,
+    pub(super) receivers: Vec<Counted>,
+    pub(super) compared: Compared,
+    /// How long messages for the tarpit were worth sending.
+    pub(super) ttl: Duration,
+    /// By the machine's clock.
+    pub(super) took: Duration,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    scale: u32,
+    took_s: f64,
+    #[serde(flatten)]
+    ledger: &'a Ledger,
+    #[serde(flatten)]
+    deeds: &'a Deeds,
+    receivers: &'a [Counted],
+    outage: JsonOutage,
+}
+
+#[derive(Serialize)]
+struct JsonOutage {
+    posthaste: Figures,
+    /// Simulated.
+    naive: Figures,
+}
+
+impl Report {
+    /// For programs.
+    pub(super) fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Json {
+            scale: SCALE,
+            took_s: (self.took.as_secs_f64() * 10.0).round() / 10.0,
+            ledger: &self.ledger,
+            deeds: &self.deeds,
+            receivers: &self.receivers,
+            outage: JsonOutage { posthaste: self.compared.posthaste, naive: self.compared.naive },
+        })
+    }
+
+    /// The ledger.
+    pub(super) fn ledger(&self, width: usize) -> Vec<Line> {
+        let ledger = &self.ledger;
+        let causes: Vec<String> =
+            ledger.dead.iter().map(|(cause, count)| format!("{cause} {}", count_of(*count))).collect();
+        let agrees = match ledger.delivered_by_server {
+            same if same == ledger.delivered => "the server agrees".to_owned(),
+            other => format!("the server says {}", count_of(other)),
+        };
+        let closed = if ledger.complaints().is_empty() { Tone::Good } else { Tone::Bad };
+        let mut rows = vec![
+            (Tone::Plain, "accepted", ledger.accepted, "answered 202, each once its commit was on disk".to_owned()),
+            (Tone::Plain, "delivered", ledger.delivered, format!("by the receivers' own count; {agrees}")),
+            (
+                Tone::Plain,
+                "expired",
+                ledger.expired,
+                format!("no answer while they were worth sending, {}", human(self.ttl)),
+            ),
+            (Tone::Plain, "dead", ledger.dead.values().sum(), causes.join(", ")),
+            (closed, "lost", ledger.lost + ledger.unfinished, "accepted = delivered + expired + dead".to_owned()),
+            (Tone::Plain, "duplicates", ledger.duplicates, "sent again after the kill, or a late answer".to_owned()),
+        ];
+        if ledger.cancelled > 0 {
+            rows.insert(4, (Tone::Plain, "cancelled", ledger.cancelled, String::new()));
+        }
+        let mut lines = vec![Line::new(), Line::new().and(Tone::Strong, "The ledger")];
+        lines.extend(
+            rows.iter().flat_map(|(tone, name, count, words)| row(*tone, name, &count_of(*count), words, width)),
+        );
+        let requests = format!("{} requests at the receivers' doors", count_of(ledger.attempts));
+        lines.extend(row(
+            Tone::Plain,
+            "attempts a message",
+            &format!("{:.2}", ledger.attempts_per_message),
+            &requests,
+            width,
+        ));
+        lines.extend(self.deeds.told(width));
+        lines
+    }
+
+    /// What the picture shows, in words.
+    pub(super) fn words(&self) -> String {
+        let Compared { posthaste, naive, .. } = &self.compared;
+        format!(
+            "Requests while billing was down: {} from Posthaste, {} from naive retries.\n\
+             Requests a second afterwards, at most: {:.1} and {:.1}; it can take {}.",
+            grouped(posthaste.tries_into_outage),
+            grouped(naive.tries_into_outage),
+            posthaste.peak_10s_per_s,
+            naive.peak_10s_per_s,
+            self.compared.picture.capacity
+        )
+    }
+}
+
+impl Deeds {
+    fn told(&self, width: usize) -> Vec<Line> {
+        let killed = format!(
+            "with {} accepted messages waiting; back after {:.1} s; {} calls made again",
+            count_of(self.waiting_at_kill),
+            Duration::from_millis(self.back_after_ms).as_secs_f64(),
+            self.repeated_calls
+        );
+        let rows = [
+            ("killed (-9)", count_of(self.kills), killed),
+            ("replayed", grouped(self.replayed), "dead letters, once their receiver was mended".to_owned()),
+            ("too early", count_of(self.early), "requests before the time of a Retry-After".to_owned()),
+        ];
+        rows.iter().flat_map(|(name, figure, words)| row(Tone::Plain, name, figure, words, width)).collect()
+    }
+}
+
+/// What to do after the demo.
+pub(super) fn next(svg: Option<&Path>) -> Vec<Line> {
+    let mut lines = vec![Line::new()];
+    if let Some(path) = svg {
+        let said = format!("The same picture, and all that is left of this run: {}", path.display());
+        lines.extend([Line::new().and(Tone::Plain, said), Line::new()]);
+    }
+    let commands = [
+        ("posthaste serve --dev", "a server to try, on this machine"),
+        ("posthaste policy preview webhook", "when it tries again"),
+        ("posthaste simulate", "an outage of your own, beside naive retries"),
+        ("posthaste bench", "what this machine can do"),
+    ];
+    lines.push(Line::new().and(Tone::Strong, "Next"));
+    for (command, does) in commands {
+        lines.push(Line::new().and(Tone::Plain, format!("  {command:34}")).and(Tone::Quiet, does));
+    }
+    lines
+}
+
+fn count_of(count: usize) -> String {
+    grouped(count as u64)
+}
+
+/// A name, a figure and what it means.
+fn row(tone: Tone, name: &str, figure: &str, words: &str, width: usize) -> Vec<Line> {
+    let mut rows = wrap(words, width.saturating_sub(WORDS_AT).max(WORDS_MIN)).into_iter();
+    let first = Line::new()
+        .and(tone, format!("  {name:19}{figure:>7}"))
+        .and(Tone::Quiet, format!("   {}", rows.next().unwrap_or_default()));
+    let more = |words: String| Line::new().and(Tone::Quiet, format!("{:WORDS_AT$}{words}", ""));
+    std::iter::once(first).chain(rows.map(more)).collect()
+}

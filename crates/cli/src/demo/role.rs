@@ -1,0 +1,188 @@
+//! How each receiver of the demo answers: decided by the time of the story alone, and by what it did before.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::plan::{Plan, Who};
+
+/// Whoever would wait longer than this is turned away.
+const WAITING_ROOM: Duration = Duration::from_secs(2);
+/// What was sent before a `Retry-After` was read may still come so long after it.
+const CROSSED: Duration = Duration::from_secs(15);
+
+/// What a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// How long it takes.
+    pub(super) after: Duration,
+    /// With what; `None` is no answer at all.
+    pub(super) status: Option<u16>,
+    /// When to come back, in seconds.
+    pub(super) retry_after: Option<u64>,
+}
+
+impl Reply {
+    const fn at_once(status: u16) -> Self {
+        Self { after: Duration::ZERO, status: Some(status), retry_after: None }
+    }
+}
+
+const TAKEN: Reply = Reply::at_once(204);
+
+/// How well a receiver is, to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    Well,
+    Slow,
+    Ill,
+}
+
+/// One receiver's behaviour.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// Takes everything.
+    Healthy,
+    /// Is down for a while; else it takes one request after the other.
+    Down { outage: Range<Duration>, service: Duration, busy_until: Duration },
+    /// Says twice that it has had enough, and when to come back.
+    Throttles { quiet: [Range<Duration>; 2], told_at: Option<Duration>, early: usize },
+    /// Takes the connection and never answers.
+    Tarpit,
+    /// Fails, and then is gone for good.
+    Gone { from: Duration },
+    /// Refuses everything until somebody mends it.
+    Broken { until: Duration },
+}
+
+impl Role {
+    pub(super) fn of(who: Who, plan: &Plan) -> Self {
+        match who {
+            Who::Shop => Self::Healthy,
+            Who::Billing => Self::Down {
+                outage: plan.outage.clone(),
+                service: Duration::from_secs_f64(1.0 / plan.capacity),
+                busy_until: Duration::ZERO,
+            },
+            Who::Crm => Self::Throttles { quiet: plan.quiet.clone(), told_at: None, early: 0 },
+            Who::Partner => Self::Tarpit,
+            Who::Legacy => Self::Gone { from: plan.gone },
+            Who::Erp => Self::Broken { until: plan.mended },
+        }
+    }
+
+    /// A request comes.
+    pub(super) fn answer(&mut self, now: Duration) -> Reply {
+        match self {
+            Self::Healthy => TAKEN,
+            Self::Down { outage, .. } if outage.contains(&now) => Reply::at_once(502),
+            Self::Down { service, busy_until, .. } => {
+                let begins = now.max(*busy_until);
+                if begins - now > WAITING_ROOM {
+                    return Reply::at_once(503);
+                }
+                *busy_until = begins + *service;
+                Reply { after: *busy_until - now, ..TAKEN }
+            }
+            Self::Throttles { quiet, told_at, early } => {
+                let Some(quiet) = quiet.iter().find(|quiet| quiet.contains(&now)) else {
+                    *told_at = None;
+                    return TAKEN;
+                };
+                let told = *told_at.get_or_insert(now);
+                *early += usize::from(now > told + CROSSED);
+                let seconds = (quiet.end - now).as_secs_f64().ceil();
+                Reply { retry_after: Some(whole(seconds)), ..Reply::at_once(429) }
+            }
+            Self::Tarpit => Reply { status: None, ..TAKEN },
+            Self::Gone { from } => Reply::at_once(if now < *from { 503 } else { 410 }),
+            Self::Broken { until } => Reply::at_once(if now < *until { 404 } else { 204 }),
+        }
+    }
+
+    /// What it does at this time, in a few words.
+    pub(super) fn does(&self, now: Duration) -> (Mood, String) {
+        match self {
+            Self::Healthy => (Mood::Well, "takes everything".to_owned()),
+            Self::Down { outage, .. } if outage.contains(&now) => (Mood::Ill, "down: 502".to_owned()),
+            Self::Down { service, .. } => (Mood::Well, format!("takes {:.1}/s", 1.0 / service.as_secs_f64())),
+            Self::Throttles { quiet, .. } if quiet.iter().any(|quiet| quiet.contains(&now)) => {
+                (Mood::Slow, "429 with Retry-After".to_owned())
+            }
+            Self::Throttles { .. } => (Mood::Well, "takes everything".to_owned()),
+            Self::Tarpit => (Mood::Ill, "a tarpit: no answer".to_owned()),
+            Self::Gone { from } if now < *from => (Mood::Slow, "overloaded: 503".to_owned()),
+            Self::Gone { .. } => (Mood::Ill, "gone: 410".to_owned()),
+            Self::Broken { until } if now < *until => (Mood::Ill, "broken: 404".to_owned()),
+            Self::Broken { .. } => (Mood::Well, "mended, takes everything".to_owned()),
+        }
+    }
+
+    /// Requests that came earlier than they were told to.
+    pub(super) fn early(&self) -> usize {
+        match self {
+            Self::Throttles { early, .. } => *early,
+            _ => 0,
+        }
+    }
+}
+
+fn whole(seconds: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the length of a demo in seconds")]
+    let seconds = seconds.max(1.0) as u64;
+    seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(who: Who) -> (Plan, Role) {
+        let plan = Plan::new(15, 6_000).expect("a plan");
+        let role = Role::of(who, &plan);
+        (plan, role)
+    }
+
+    fn minutes(minutes: f64) -> Duration {
+        Duration::from_secs_f64(minutes * 60.0)
+    }
+
+    #[test]
+    fn what_is_down_comes_back_and_takes_one_after_the_other() {
+        let (plan, mut billing) = role(Who::Billing);
+        let service = Duration::from_secs_f64(1.0 / plan.capacity);
+        let first = billing.answer(minutes(1.0));
+        assert_eq!((first.status, first.after), (Some(204), service));
+        assert_eq!(billing.answer(minutes(1.0)).after, service * 2);
+        assert_eq!(billing.answer(minutes(3.0)), Reply::at_once(502));
+        let many: Vec<Reply> = (0..20).map(|_| billing.answer(minutes(7.0))).collect();
+        // Two seconds of waiting at a little less than 6 a second, the one that is being served among them.
+        assert_eq!(many.iter().filter(|reply| reply.status == Some(204)).count(), 12);
+    }
+
+    #[test]
+    fn retry_after_reaches_to_the_end_of_the_quiet_and_whoever_comes_before_is_counted() {
+        let (_, mut crm) = role(Who::Crm);
+        assert_eq!(crm.answer(minutes(2.0)), TAKEN);
+        let told = crm.answer(minutes(3.0));
+        assert_eq!((told.status, told.retry_after), (Some(429), Some(60)));
+        assert_eq!(crm.answer(minutes(3.1)).retry_after, Some(54));
+        assert_eq!(crm.early(), 0, "it was under way");
+        crm.answer(minutes(3.5));
+        assert_eq!(crm.early(), 1);
+        assert_eq!(crm.answer(minutes(4.0)), TAKEN);
+        crm.answer(minutes(9.0));
+        assert_eq!(crm.early(), 1, "the second quiet is told anew");
+    }
+
+    #[test]
+    fn the_others_do_as_their_names_say() {
+        let statuses = |who, times: [f64; 2]| {
+            let (_, mut role) = role(who);
+            times.map(|time| role.answer(minutes(time)).status)
+        };
+        assert_eq!(statuses(Who::Shop, [0.0, 14.0]), [Some(204), Some(204)]);
+        assert_eq!(statuses(Who::Partner, [0.0, 14.0]), [None, None]);
+        assert_eq!(statuses(Who::Legacy, [0.0, 3.0]), [Some(503), Some(410)]);
+        assert_eq!(statuses(Who::Erp, [0.0, 9.0]), [Some(404), Some(204)]);
+    }
+}

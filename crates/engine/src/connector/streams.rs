@@ -88,6 +88,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, link: Box<Strea
         limit: 0,
         room: 0,
         retired: false,
+        abandoned: false,
         clean: false,
         rests_since: None,
         silence: Silence { heard: 0, look_at, asked: false },
@@ -114,8 +115,10 @@ struct Task {
     limit: usize,
     /// How many more the pool knows it may hand over.
     room: usize,
-    /// Takes nothing more, and ends with what is under way.
+    /// Takes nothing more, and ends with what it has.
     retired: bool,
+    /// Begins nothing more either, and ends with what is under way.
+    abandoned: bool,
     /// Whether an attempt was answered since one was broken.
     clean: bool,
     rests_since: Option<Instant>,
@@ -138,7 +141,7 @@ impl Task {
                 None => self.retire(),
             }
             if !self.link.drive(cx) {
-                self.retire();
+                self.abandon();
             }
             while let Poll::Ready(Some(ended)) = self.under_way.poll_next_unpin(cx) {
                 self.ended(ended);
@@ -169,7 +172,7 @@ impl Task {
         if self.waiting.is_empty() || self.recheck.is_some() {
             return false;
         }
-        if self.retired {
+        if self.abandoned {
             self.give_back();
             return false;
         }
@@ -227,7 +230,7 @@ impl Task {
     fn broke(&mut self, how: Broke) {
         self.clean = false;
         if self.seat.broke(how, Instant::now()) {
-            self.retire();
+            self.abandon();
         }
     }
 
@@ -265,6 +268,12 @@ impl Task {
         }
     }
 
+    /// Begins nothing more: the receiver goes away, has moved, or is better spoken to otherwise.
+    fn abandon(&mut self) {
+        self.retire();
+        self.abandoned = true;
+    }
+
     /// The address must prove itself again before anything more is begun.
     fn check_again(&mut self) -> bool {
         let deadline = self.waiting.iter().map(|attempt| attempt.deadline()).min().unwrap_or_else(Instant::now);
@@ -283,9 +292,9 @@ impl Task {
                 self.just_checked = true;
             }
             // The name has moved: what waits goes where it is now.
-            Ok(_) => self.retire(),
+            Ok(_) => self.abandon(),
             Err(refusal) => {
-                self.retire();
+                self.abandon();
                 let fault = Fault::from(refusal);
                 std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| attempt.finish(Err(fault)));
             }

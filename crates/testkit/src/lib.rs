@@ -1,6 +1,8 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
 pub mod audit_tamper;
+#[cfg(feature = "conformance")]
+pub mod authority;
 pub mod backup;
 pub mod bench;
 pub mod breakers;
@@ -23,7 +25,9 @@ pub mod ledger;
 pub mod limits;
 pub mod loopback;
 pub mod mass_ends;
+pub mod noisy_neighbour;
 pub mod outage;
+pub mod outage_sockets;
 pub mod part;
 pub mod planted;
 pub mod posthaste;
@@ -41,6 +45,8 @@ pub mod seeder;
 pub mod served;
 pub mod sim;
 pub mod simulation;
+#[cfg(feature = "conformance")]
+pub mod ssrf;
 pub mod store_backlog;
 #[cfg(feature = "conformance")]
 pub mod store_conformance;

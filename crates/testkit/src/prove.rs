@@ -7,16 +7,17 @@ pub mod command_line;
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use posthaste_store::StoreError;
 
 use crate::{
     audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9,
-    limits, mass_ends, outage, planted, purity, restart, rotation, schedules, sealed, simulation, store_backlog,
-    store_kill9, store_speed, thread,
+    limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, restart, rotation, schedules, sealed,
+    simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
-use crate::{erasure, retry_tokens, store_conformance};
+use crate::{erasure, retry_tokens, ssrf, store_conformance};
 
 /// How a proof is run.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct Options {
     pub seeds: Option<u64>,
     /// The first seed.
     pub first: Option<u64>,
+    /// A corpus instead of the one that is kept, where a proof has one.
+    pub corpus: Option<PathBuf>,
 }
 
 /// How much wider the bar of a time is in the short form.
@@ -275,5 +278,21 @@ pub const PROOFS: &[Proof] = &[
         name: "bench",
         shows: "what a delivery costs and how long it takes, beside a bare client, the bare disk and an empty server",
         run: bench::run,
+    },
+    #[cfg(feature = "conformance")]
+    Proof {
+        name: "ssrf",
+        shows: "a corpus of hostile targets ends with the right codes, and no socket opens to a refused address",
+        run: ssrf::run,
+    },
+    Proof {
+        name: "outage-sockets",
+        shows: "a receiver that dies under load and returns is not hammered, and everything arrives",
+        run: outage_sockets::run,
+    },
+    Proof {
+        name: "noisy-neighbour",
+        shows: "a tenant whose receivers never answer takes nothing from a hundred others",
+        run: noisy_neighbour::run,
     },
 ];

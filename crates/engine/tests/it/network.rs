@@ -10,7 +10,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Request;
 use http_body_util::Full;
-use posthaste_core::{Cause, classify};
 use posthaste_engine::connector::{Answer, Connector, Dial, Done, Fault, Job, NoAnswer, Resolve, Roots, Settings, Tcp};
 use posthaste_engine::target::{Target, TargetRules};
 use tokio::net::TcpStream;
@@ -194,13 +193,4 @@ pub(crate) fn request(body: &str) -> Request<Full<Bytes>> {
         .header("content-type", "application/json")
         .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
         .expect("a well-formed request")
-}
-
-/// The code an operator would see: the refusal's, else the cause's.
-pub(crate) fn code(done: &Done) -> &'static str {
-    match &done.result {
-        Ok(answer) => classify::status(answer.status.as_u16()).code(),
-        Err(Fault { cause: Cause::AddressRefused, detail: Some(refusal) }) => refusal,
-        Err(fault) => fault.cause.code(),
-    }
 }

@@ -12,14 +12,15 @@ use std::process::ExitCode;
 use super::{Bar, CannotRun, Figure, Findings, Options, Proof};
 
 const USAGE: &str = "\
-usage: prove NAME [--quick] [--seeds N] [--first S] [--json]
+usage: prove NAME [--quick] [--seeds N] [--first S] [--corpus FILE] [--json]
        prove --list
 
-  --quick    the short form that the test script runs
-  --seeds N  how many seeds, for a proof that has seeds
-  --first S  the first seed
-  --json     one object instead of one line a figure
-  --list     every proof and what it shows";
+  --quick        the short form that the test script runs
+  --seeds N      how many seeds, for a proof that has seeds
+  --first S      the first seed
+  --corpus FILE  another corpus, for a proof that has one (ssrf)
+  --json         one object instead of one line a figure
+  --list         every proof and what it shows";
 
 /// Runs one of these proofs as the command line asks.
 pub fn main(proofs: &[Proof]) -> ExitCode {
@@ -74,6 +75,7 @@ fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, St
             "--json" => form = Form::Json,
             "--seeds" => options.seeds = Some(number("--seeds", args.next())?),
             "--first" => options.first = Some(number("--first", args.next())?),
+            "--corpus" => options.corpus = Some(args.next().ok_or("--corpus wants a file")?.into()),
             flag if flag.starts_with('-') => return Err(format!("there is no option {flag}")),
             _ => {
                 if let Some(first) = name.replace(arg.clone()) {
@@ -278,6 +280,7 @@ mod tests {
             ("holds misses", "one proof at a time, not holds and misses"),
             ("holds --slow", "there is no option --slow"),
             ("holds --seeds", "--seeds wants a number"),
+            ("holds --corpus", "--corpus wants a file"),
             ("holds --seeds ten", "--seeds wants a whole number, not ten"),
             ("holds --seeds 0", "--seeds 0 would prove nothing"),
         ];

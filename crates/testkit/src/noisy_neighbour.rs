@@ -1,0 +1,109 @@
+//! The proof `noisy-neighbour`: a tenant whose receivers never answer takes nothing from the others (G3).
+//!
+//! A hundred quiet tenants send ten messages a second each to a receiver that answers at once; one noisy tenant
+//! sends two hundred a second to receivers that read and never answer. The real binary, real sockets. Measured is
+//! the way from a producer's intention to the arrival at the receiver, with and without the noise, each time on a
+//! fresh server; the two take turns, so that whatever else the machine does falls on both.
+
+mod load;
+mod server;
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::posthaste;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use load::{Latencies, Noise};
+use server::Field;
+
+/// Pairs of a quiet and a noisy phase; the middle one counts.
+const PAIRS: usize = 3;
+const PHASE: Duration = Duration::from_secs(10);
+const PHASE_QUICK: Duration = Duration::from_secs(2);
+/// What was sent in the last moment may arrive so long after the phase.
+const GRACE: Duration = Duration::from_secs(2);
+/// A quiet tenant may wait half as long again, or so much longer.
+const ADDED_MS_MAX: f64 = 10.0;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let binary = posthaste::binary()?;
+    let length = if options.quick { PHASE_QUICK } else { PHASE };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut pairs = Vec::new();
+    for number in 1..=PAIRS {
+        let quiet = runtime.block_on(phase(&binary, length, Noise::Off))?;
+        eprintln!("pair {number}, quiet: {quiet}");
+        let noisy = runtime.block_on(phase(&binary, length, Noise::On))?;
+        eprintln!("pair {number}, noisy: {noisy}");
+        pairs.push((quiet, noisy));
+    }
+    Ok(figures(&pairs, options))
+}
+
+/// What a phase came to.
+struct Phase {
+    latencies: Latencies,
+    /// Messages of quiet tenants that were accepted.
+    accepted: usize,
+    /// Messages of the noisy tenant that were accepted, a second.
+    noise: f64,
+    /// The most attempts that hung at the tarpit at once.
+    hanging: usize,
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} of {} arrived, p50 {:.1} ms, p99 {:.1} ms; noise {:.0}/s, {} hang",
+            self.latencies.count(),
+            self.accepted,
+            self.latencies.at(0.50),
+            self.latencies.at(0.99),
+            self.noise,
+            self.hanging
+        )
+    }
+}
+
+async fn phase(binary: &Path, length: Duration, noise: Noise) -> Result<Phase, CannotRun> {
+    let folder = tempfile::tempdir()?;
+    let field = Field::start(binary, folder.path(), noise).await?;
+    let sent = load::run(&field, length, noise).await?;
+    field.receiver.waits_for(sent.accepted, GRACE).await;
+    let phase = Phase {
+        latencies: field.receiver.latencies(),
+        accepted: sent.accepted,
+        noise: sent.noise as f64 / length.as_secs_f64(),
+        hanging: field.tarpit.most(),
+    };
+    field.end()?;
+    Ok(phase)
+}
+
+fn figures(pairs: &[(Phase, Phase)], options: &Options) -> Vec<Figure> {
+    let p99 = |phase: &Phase| phase.latencies.at(0.99);
+    let base = median(pairs.iter().map(|(quiet, _)| p99(quiet)));
+    let added = median(pairs.iter().map(|(quiet, noisy)| p99(noisy) - p99(quiet)));
+    let share = |phase: &Phase| 100.0 * phase.latencies.count() as f64 / phase.accepted.max(1) as f64;
+    let throughput = median(pairs.iter().map(|(_, noisy)| share(noisy)));
+    let quiet_rate =
+        median(pairs.iter().map(|(quiet, noisy)| 100.0 * noisy.accepted as f64 / quiet.accepted.max(1) as f64));
+    let noise = median(pairs.iter().map(|(_, noisy)| noisy.noise));
+    let hanging = pairs.iter().map(|(_, noisy)| noisy.hanging).max().unwrap_or(0);
+    vec![
+        Figure::at_most("quiet_p99_added", added, "ms", ADDED_MS_MAX.max(base / 2.0)).by_the_clock(options),
+        Figure::at_least("throughput", throughput, "%", 99.0),
+        Figure::at_least("accepted_beside_noise", quiet_rate, "%", 99.0),
+        Figure::at_least("noise", noise, "messages/s", 0.9 * load::NOISE_PER_SECOND as f64).by_the_clock(options),
+        // Without attempts that hang there was no noise to bear.
+        Figure::at_least("hanging", hanging as f64, "attempts", 20.0),
+    ]
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

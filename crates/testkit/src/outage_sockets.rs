@@ -1,0 +1,171 @@
+//! The proof `outage-sockets`: a receiver that dies under load and returns is not hammered, and everything
+//! arrives (E1, E2).
+//!
+//! The real binary sends a steady stream to a receiver on loopback. The receiver dies: whoever connects is reset
+//! at once, and counted. It returns, the breaker finds that out by one probe at a time, and what waited is paced
+//! among what is fresh. Judged is what the receiver saw, second by second; the server is asked nothing but for the
+//! id of its breaker. Time is real. The short form does not wait for the breaker's own 30 s: an operator's reset
+//! lets it probe at once, which is the same way back.
+
+mod drawing;
+mod receiver;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use tokio::time::Instant;
+
+use crate::caller::{Line, call};
+use crate::posthaste::{self, Launch, Posthaste};
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use drawing::Drawing;
+use receiver::Receiver;
+
+/// How a run goes.
+struct Plan {
+    /// Messages a second, all the time.
+    per_second: u32,
+    healthy: Duration,
+    outage: Duration,
+    /// How long messages go on after the receiver has returned.
+    after: Duration,
+    /// Within which everything has arrived, once no more is sent.
+    drained_within: Duration,
+    back: Back,
+}
+
+/// How the breaker learns that the receiver is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Back {
+    ByItself,
+    ByReset,
+}
+
+impl Plan {
+    const FULL: Self = Self {
+        per_second: 30,
+        healthy: Duration::from_secs(15),
+        outage: Duration::from_secs(60),
+        after: Duration::from_secs(90),
+        drained_within: Duration::from_secs(180),
+        back: Back::ByItself,
+    };
+    const QUICK: Self = Self {
+        per_second: 20,
+        healthy: Duration::from_secs(3),
+        outage: Duration::from_secs(6),
+        after: Duration::from_secs(3),
+        drained_within: Duration::from_secs(30),
+        back: Back::ByReset,
+    };
+
+    /// Connections that may be tried while it is down: what was in flight when it died, the failures that open the
+    /// breaker, and a probe now and then. Without a breaker it would be every message and each of its retries.
+    fn tries_max(&self) -> f64 {
+        10.0 + 64.0 + self.outage.as_secs_f64() / 10.0
+    }
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let binary = posthaste::binary()?;
+    let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(prove(&binary, &plan, options)).map_err(|error| CannotRun(error.to_string()))
+}
+
+async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<Figure>> {
+    let folder = tempfile::tempdir()?;
+    let server = Launch::new(binary, folder.path()).start()?;
+    let receiver = Receiver::start().await?;
+    let endpoint = format!("{{\"url\":\"{}\"}}", receiver.url());
+    call(server.address, Method::POST, "/v1/endpoints", &endpoint).await?.expect(StatusCode::CREATED)?;
+    let began = Instant::now();
+    let story = tell(plan, &receiver, &server, began);
+    let (sent, told) = tokio::join!(produce(plan, &server, began), story);
+    let (sent, back) = (sent?, told?);
+    let all_here = receiver.waits_for(sent.len(), plan.drained_within).await;
+    let drained = began.elapsed().saturating_sub(back);
+    eprintln!("{} of {} arrived, {} s after the return", receiver.arrived().len(), sent.len(), drained.as_secs());
+    draw(plan, &receiver, back)?;
+    if !all_here {
+        eprintln!("not everything arrived within {:?}", plan.drained_within);
+    }
+    Ok(figures(plan, options, &receiver, &sent, drained))
+}
+
+/// What happens to the receiver. Gives when it returned, counted from the beginning.
+async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+    tokio::time::sleep_until(began + plan.healthy).await;
+    receiver.die();
+    tokio::time::sleep_until(began + plan.healthy + plan.outage).await;
+    receiver.come_back();
+    let back = began.elapsed();
+    if plan.back == Back::ByReset {
+        let breakers = call(server.address, Method::GET, "/v1/breakers", "").await?.expect(StatusCode::OK)?;
+        let id = breakers.text("id").ok_or_else(|| io::Error::other("no breaker has opened"))?.to_owned();
+        let reset = format!("/v1/breakers/{id}/reset");
+        call(server.address, Method::POST, &reset, "{}").await?.expect(StatusCode::OK)?;
+    }
+    Ok(back)
+}
+
+/// Sends at a steady pace; the ids of what was accepted.
+async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<Vec<String>> {
+    let mut line = Line::open(server.address).await?;
+    let until = began + plan.healthy + plan.outage + plan.after;
+    let (mut next, mut ids) = (began, Vec::new());
+    while next < until {
+        tokio::time::sleep_until(next).await;
+        let answer = line.call(Method::POST, "/v1/messages", &[], "{\"payload\":{}}").await?;
+        let answer = answer.expect(StatusCode::ACCEPTED)?;
+        ids.push(answer.text("id").ok_or_else(|| io::Error::other("an accept without an id"))?.to_owned());
+        next += Duration::from_secs(1) / plan.per_second;
+    }
+    Ok(ids)
+}
+
+fn figures(plan: &Plan, options: &Options, receiver: &Receiver, sent: &[String], drained: Duration) -> Vec<Figure> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    receiver.arrived().into_iter().for_each(|arrival| *counts.entry(arrival.message).or_default() += 1);
+    let lost = sent.iter().filter(|id| !counts.contains_key(*id)).count();
+    let duplicates: usize = counts.values().map(|times| times - 1).sum();
+    let rate = f64::from(plan.per_second);
+    let (healthy, gone) = (plan.healthy.as_secs_f64(), plan.outage.as_secs_f64());
+    // What waits when it returns and what is sent until it is gone share one and a half times the rate, after at
+    // most a minute in which the breaker has not looked.
+    let waits = if plan.back == Back::ByItself { 66.0 } else { 2.0 };
+    let physics = gone + waits;
+    vec![
+        Figure::at_most("lost", lost as f64, "messages", 0.0),
+        Figure::at_most("duplicates", duplicates as f64, "messages", 0.0),
+        Figure::at_most("tries_into_outage", receiver.refused() as f64, "connections", plan.tries_max()),
+        Figure::at_most("peak_after_return", receiver.peak_after(healthy + gone), "requests/s", 2.0 * rate),
+        Figure::at_most("drained_after", drained.as_secs_f64(), "s", waits + plan.after.as_secs_f64() + physics)
+            .by_the_clock(options),
+        Figure::at_least("refused_seen", receiver.refused() as f64, "connections", 1.0),
+    ]
+}
+
+fn draw(plan: &Plan, receiver: &Receiver, back: Duration) -> io::Result<()> {
+    let drawing = Drawing {
+        title: format!("Arrivals a second, {} messages a second sent", plan.per_second),
+        outage: plan.healthy.as_secs()..back.as_secs(),
+        taken: receiver.per_second(),
+        refused: receiver.refused_per_second(),
+    };
+    eprintln!("{}", drawing.text());
+    let file = target_folder().join("outage-sockets.svg");
+    std::fs::write(&file, drawing.svg())?;
+    eprintln!("drawn in {}", file.display());
+    Ok(())
+}
+
+/// The folder that holds the folder this program lies in: cargo's, when cargo built it.
+fn target_folder() -> PathBuf {
+    let here = std::env::current_exe().ok();
+    here.and_then(|here| here.ancestors().nth(2).map(Path::to_owned)).unwrap_or_else(std::env::temp_dir)
+}

@@ -191,7 +191,8 @@ impl<'a> Messages<'a> {
     }
 
     fn write(&self, number: u64, sent_us: u64, body: &mut Vec<u8>) {
-        body.extend_from_slice(b"{\"event_type\":\"bench.sent\",\"payload\":");
+        // Transactional: what fails is tried again within a second.
+        body.extend_from_slice(b"{\"event_type\":\"bench.sent\",\"tier\":1,\"payload\":");
         self.payload.write(sent_us, body);
         body.extend_from_slice(b",\"to\":{\"endpoints\":[");
         let all = self.work.endpoints.len().max(1);

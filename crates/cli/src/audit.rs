@@ -75,10 +75,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
-    let folder = load(args.data.clone())?.data;
+    let config = load(args.data.clone())?;
+    let folder = config.data;
     let trust = Trust {
         now: SystemClock::new().now(),
-        retention: Retention::default(),
+        // What the settings let go, the trail may lack.
+        retention: config.retention,
         public_key: args.public_key.as_deref().map(keep::public_key).transpose()?,
         checkpoints: keep::checkpoints(&args.checkpoint)?,
     };

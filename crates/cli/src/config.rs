@@ -6,6 +6,7 @@
 
 mod layer;
 mod master_key;
+mod retention;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,11 +15,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use posthaste_engine::connector;
+use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::master_key::Source;
 use posthaste_engine::target::{HostPattern, TargetRules};
 use posthaste_server::duration;
 use posthaste_server::run::ATTEMPT_TIMEOUT_MAX;
+use posthaste_store::Retention;
 use tracing_subscriber::filter::Targets;
 
 use layer::{Layers, Setting};
@@ -32,11 +34,33 @@ const FILE: &str = "posthaste.toml";
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) data: PathBuf,
+    pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) log: Targets,
+    pub(crate) log_format: LogFormat,
     pub(crate) attempt_timeout: Duration,
     pub(crate) slots: u32,
     pub(crate) targets: TargetRules,
     pub(crate) master_key: Source,
+    pub(crate) roots: RootsFrom,
+    pub(crate) retention: Retention,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs: an object a line.
+    Json,
+}
+
+/// Whom to trust.
+#[derive(Debug)]
+pub(crate) enum RootsFrom {
+    /// Whom the operating system trusts.
+    System,
+    /// Those of a file, and nobody else.
+    File(Roots),
 }
 
 /// What was given on the command line.
@@ -45,6 +69,7 @@ pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     pub(crate) data: Option<PathBuf>,
     pub(crate) listen: Option<String>,
+    pub(crate) metrics_listen: Option<String>,
 }
 
 /// Everything that is wrong with the settings.
@@ -89,6 +114,9 @@ impl Config {
         if let Some(listen) = &flags.listen {
             layers.flag("listen", "--listen", listen);
         }
+        if let Some(listen) = &flags.metrics_listen {
+            layers.flag("metrics_listen", "--metrics-listen", listen);
+        }
         let config = read(&mut layers);
         layers.finish().map_err(BadConfig)?;
         config.ok_or_else(|| BadConfig(vec!["a setting is missing from the embedded defaults".to_owned()]))
@@ -106,12 +134,33 @@ fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, BadConfig
 }
 
 fn read(layers: &mut Layers) -> Option<Config> {
-    let listen = layers.get("listen", |setting| parsed(setting, "an address such as 127.0.0.1:8400"));
+    let listen: Option<SocketAddr> =
+        layers.get("listen", |setting| parsed(setting, "an address such as 127.0.0.1:8400"));
     let data = layers.get("data", |setting| match setting.text() {
         "" => Err("must name a folder".to_owned()),
         folder => Ok(PathBuf::from(folder)),
     });
+    let metrics_listen = layers.get("metrics_listen", |setting| match setting.text() {
+        "" => Ok(None),
+        _ => parsed(setting, "an address such as 127.0.0.1:9464, or empty").map(Some),
+    });
     let log = layers.get("log", log);
+    let log_format = layers.get("log_format", |setting| match setting.text() {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        other => Err(format!("must be text or json, not {other:?}")),
+    });
+    let roots = layers.get("roots", |setting| match setting.text() {
+        "system" => Ok(RootsFrom::System),
+        path => Roots::file(Path::new(path)).map(RootsFrom::File).map_err(|error| error.to_string()),
+    });
+    let retention = retention::read(layers);
+    if let (Some(listen), Some(Some(metrics))) = (&listen, &metrics_listen)
+        && listen == metrics
+        && metrics.port() != 0
+    {
+        layers.complain("listen and metrics_listen are the same address: give each its own".to_owned());
+    }
     let attempt_timeout = layers.get("attempt_timeout", |setting| {
         let range = Duration::from_secs(1)..=ATTEMPT_TIMEOUT_MAX;
         let given = duration::parse(setting.text()).filter(|given| range.contains(given));
@@ -132,7 +181,9 @@ fn read(layers: &mut Layers) -> Option<Config> {
     Some(Config {
         listen: listen?,
         data: data?,
+        metrics_listen: metrics_listen?,
         log: log?,
+        log_format: log_format?,
         attempt_timeout: attempt_timeout?,
         slots: slots?,
         targets: TargetRules {
@@ -143,6 +194,8 @@ fn read(layers: &mut Layers) -> Option<Config> {
             own_listen: Vec::new(),
         },
         master_key: master_key?,
+        roots: roots?,
+        retention: retention?,
     })
 }
 
@@ -231,6 +284,22 @@ mod tests {
             let told = complaints(&[(name, value)], "");
             assert!(told[0].starts_with(&format!("{name} in the environment: there is no such setting")), "{told:?}");
         }
+    }
+
+    #[test]
+    fn metrics_logs_and_roots_are_set_by_word_or_file() {
+        let config = Config::parse(&Flags::default(), std::iter::empty(), None).expect("good settings");
+        assert_eq!((config.metrics_listen, config.log_format), (None, LogFormat::Text));
+        assert!(matches!(config.roots, RootsFrom::System));
+        let flags = Flags { metrics_listen: Some("127.0.0.1:9464".to_owned()), ..Flags::default() };
+        let config = parse(&[("POSTHASTE_LOG_FORMAT", "json")], "", &flags).expect("good settings");
+        assert_eq!(config.metrics_listen, Some(SocketAddr::from(([127, 0, 0, 1], 9464))));
+        assert_eq!(config.log_format, LogFormat::Json);
+        let bad = "metrics_listen = \"127.0.0.1:8400\"\nlog_format = \"xml\"\nroots = \"nowhere/roots.pem\"";
+        let told = complaints(&[], bad);
+        assert_eq!(told[0], "log_format in posthaste.toml: must be text or json, not \"xml\"");
+        assert!(told[1].starts_with("roots in posthaste.toml: ") && told[1].contains("nowhere/roots.pem"), "{told:?}");
+        assert_eq!(told[2], "listen and metrics_listen are the same address: give each its own");
     }
 
     #[test]

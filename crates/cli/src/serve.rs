@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::prelude::*;
 
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, LogFormat, RootsFrom};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -36,13 +36,21 @@ pub(crate) struct Args {
     /// Where to listen [default: 127.0.0.1:8400]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    /// Where Prometheus reads metrics, without a key [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    metrics_listen: Option<String>,
     /// On this machine alone: no keys are asked for, and http and loopback targets are allowed
     #[arg(long)]
     dev: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let flags = Flags { config: args.config.clone(), data: args.data.clone(), listen: args.listen.clone() };
+    let flags = Flags {
+        config: args.config.clone(),
+        data: args.data.clone(),
+        listen: args.listen.clone(),
+        metrics_listen: args.metrics_listen.clone(),
+    };
     let mut config = Config::load(&flags)?;
     let door = if args.dev { Door::Open } else { Door::Locked };
     if args.dev {
@@ -54,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
         allow_this_machine(&mut config.targets);
     }
-    log_to_stderr(config.log.clone());
+    log_to_stderr(config.log.clone(), config.log_format);
     let ended = runtime()?.block_on(serve(config, door, SystemClock::new()));
     ended.context("the server ended")
 }
@@ -73,10 +81,13 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
 }
 
-pub(crate) fn log_to_stderr(filter: tracing_subscriber::filter::Targets) {
-    let coloured = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(coloured).with_filter(filter);
-    tracing_subscriber::registry().with(lines).init();
+pub(crate) fn log_to_stderr(filter: tracing_subscriber::filter::Targets, format: LogFormat) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
 }
 
 /// The store in its folder, with the master key it asks for.
@@ -96,9 +107,20 @@ pub(crate) async fn serve<C: Clock>(config: Config, door: Door, clock: C) -> Res
         .await
         .with_context(|| format!("cannot listen on {}; is another server there?", config.listen))?;
     let address = listener.local_addr()?;
+    let metrics = match config.metrics_listen {
+        Some(own) => {
+            let bound = TcpListener::bind(own).await;
+            Some(bound.with_context(|| format!("cannot listen on {own} for metrics; is another server there?"))?)
+        }
+        None => None,
+    };
     let store = Arc::new(open(&config)?);
-    println!("posthaste: listening on http://{address}, data in {}", config.data.display());
-    let front = Front { listener, door, data: Some(config.data.clone()) };
+    let watched = match &metrics {
+        Some(own) => format!(", metrics on http://{}/metrics", own.local_addr()?),
+        None => String::new(),
+    };
+    println!("posthaste: listening on http://{address}, data in {}{watched}", config.data.display());
+    let front = Front { listener, metrics, door, data: Some(config.data.clone()) };
     let server = served(&store, clock, &config, front, stop.clone());
     let ended = tokio::select! {
         biased;
@@ -131,17 +153,26 @@ pub(crate) async fn served<C: Clock>(
             attempt_timeout: config.attempt_timeout,
             ..connector::Settings::default()
         },
-        roots: Roots::system().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no https receiver can be reached");
-            Roots::none()
-        }),
+        roots: roots(&config.roots),
         ids: IdKey::from_bytes(store.id_key()),
         lookup: store.lookups(),
         api_keys: store.api_keys(),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
         master_key: Some(Keeper::new(&config.master_key, &config.data)),
+        retention: config.retention,
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
+}
+
+/// Whom to trust. A file was read with the other settings; a machine without roots can still send elsewhere.
+fn roots(setting: &RootsFrom) -> Roots {
+    match setting {
+        RootsFrom::File(roots) => roots.clone(),
+        RootsFrom::System => Roots::system().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no https receiver can be reached");
+            Roots::none()
+        }),
+    }
 }
 
 /// Cancels `stop` at the first signal and goes on waiting: the server ends in its own time, and a

@@ -17,6 +17,7 @@ mod destination;
 mod drain;
 mod ends;
 mod explain;
+mod figures;
 mod flight;
 mod items;
 mod lane;
@@ -37,6 +38,7 @@ use std::time::Duration;
 pub use breakers::{BreakerOf, BreakerShown, Recovery, Reset, SoftBreaker};
 pub use drain::Span;
 pub use explain::Explained;
+pub use figures::{BreakerScope, Figures};
 pub use flight::Start;
 pub use lane::{LaneSettings, OnDead, Order, Special};
 pub use record::{Record, Recorded};
@@ -179,6 +181,8 @@ pub struct Queue {
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     marks: Marks,
+    /// How often a breaker opened, by [`BreakerScope`].
+    trips: [u64; 4],
     /// The latest time it was asked at.
     latest: Timestamp,
     refused_moves: u64,

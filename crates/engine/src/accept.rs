@@ -185,6 +185,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Acceptance::Replayed(answer) => Ok(Outcome::Replayed(answer)),
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
             Acceptance::Fresh => {
+                self.watch.accepted(1);
                 if promise.deliveries.is_none() {
                     self.tell_of_job();
                 }

@@ -14,6 +14,7 @@
 mod asked;
 pub mod call;
 mod collapse;
+pub mod counts;
 pub mod driver;
 mod erased;
 mod late;
@@ -41,6 +42,7 @@ use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Set
 
 pub use asked::{Answer, Command, Ticket};
 pub use call::{Call, Reply};
+use counts::{Counts, Watched};
 use erased::Erased;
 use late::Late;
 use soft::Remembered;
@@ -147,6 +149,7 @@ pub struct Dispatch {
     /// The latest pause of each scope: a resume ends those before it was asked for.
     pauses: BTreeMap<PauseScope, PauseNumber>,
     remembered: Remembered,
+    counts: Counts,
     draining: bool,
 }
 
@@ -176,6 +179,7 @@ impl Dispatch {
             call_again_at: Timestamp::MAX,
             pauses: BTreeMap::new(),
             remembered: Remembered::default(),
+            counts: Counts::default(),
             draining: false,
         }
     }
@@ -185,6 +189,7 @@ impl Dispatch {
         match event {
             Event::Started(start) => self.started(now, *start, effects),
             Event::Arrived(arrivals) => {
+                self.counts.arrived += arrivals.len() as u64;
                 for arrival in arrivals {
                     self.arrived(now, arrival);
                 }
@@ -248,6 +253,17 @@ impl Dispatch {
         self.queue.refused_moves()
     }
 
+    /// What happened so far, and how much there is to do.
+    pub fn watched(&self, now: Timestamp) -> Watched {
+        let mut counts = self.counts.clone();
+        counts.refused_moves = self.queue.refused_moves();
+        Watched {
+            counts,
+            queue: self.queue.figures(now),
+            unsettled: (self.unsettled.len() + self.settling.len()) as u64,
+        }
+    }
+
     /// Attempts under way.
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
@@ -286,6 +302,7 @@ impl Dispatch {
         let id = finished.delivery;
         let verdict = &finished.verdict;
         self.remembered.heard(verdict);
+        self.counts.attempted(verdict.class, finished.took);
         let Some(mut record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else {
             return self.put_back(now, id);
         };
@@ -323,7 +340,10 @@ impl Dispatch {
                     effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
                 }
             }
-            Reply::Swept(sweep, swept) => self.swept(now, sweep, &swept, effects),
+            Reply::Swept(sweep, swept) => {
+                self.counts.swept += swept.ended.len() as u64;
+                self.swept(now, sweep, &swept, effects);
+            }
             Reply::Uncut => {}
             Reply::Remembered => self.remembered.written(),
             Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
@@ -389,6 +409,7 @@ impl Dispatch {
         while self.may_pick() {
             match self.queue.next(now, roll) {
                 Some(Pick::Send(start)) => {
+                    self.counts.sent(now.since(start.due));
                     let message = self.riding.get(&start.delivery).cloned();
                     effects.push(Effect::Send(Send { start, message }));
                 }
@@ -432,6 +453,7 @@ impl Dispatch {
         if record.pauses_lane {
             self.pause(Pause { scope: PauseScope::Lane(record.delivery.lane), until: None });
         }
+        self.counts.recorded(&record.delivery.state);
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
     }
 

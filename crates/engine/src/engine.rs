@@ -42,6 +42,7 @@ use crate::signer::Signer;
 use crate::target::{Refusal, Target};
 use crate::tenants::{self, Made, Tenants};
 use crate::upkeep::Upkeep;
+use crate::watch::Watch;
 use crate::webhooks::Webhooks;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
@@ -68,6 +69,8 @@ pub struct Settings {
     pub seed: u64,
     /// Looks after the master key, where there is one.
     pub master_key: Option<Keeper>,
+    /// How long things are kept.
+    pub retention: Retention,
 }
 
 /// The verbs of a running engine.
@@ -86,6 +89,8 @@ pub struct Engine<S, C> {
     new_job: Arc<Notify>,
     pub(crate) erasures: Arc<Wakes>,
     rotator: Arc<Rotator>,
+    pub(crate) connector: Arc<Connector>,
+    pub(crate) watch: Watch,
 }
 
 /// An endpoint as its owner asks for it, texts not yet checked.
@@ -221,8 +226,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             mint: mint.clone(),
             wake: Arc::clone(&new_job),
         };
-        let upkeep =
-            Upkeep { store: Arc::clone(&store), session, retention: Retention::default(), clock: clock.clone() };
+        let upkeep = Upkeep { store: Arc::clone(&store), session, retention: settings.retention, clock: clock.clone() };
         let signer = Signer { store: Arc::clone(&store), session, clock: clock.clone() };
         let erasures = Arc::new(Wakes::default());
         let eraser = Eraser {
@@ -250,6 +254,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             new_job,
             erasures,
             rotator,
+            connector: Arc::clone(&connector),
+            watch: Watch::default(),
         };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.

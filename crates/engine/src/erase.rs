@@ -208,6 +208,7 @@ mod tests {
             api_keys: StoreKey::generate(KeyId(1)).api_keys(),
             seed: 1,
             master_key: None,
+            retention: posthaste_store::Retention::default(),
         };
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let store = Arc::new(MemoryStore::default());

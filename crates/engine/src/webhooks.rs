@@ -26,6 +26,7 @@ use crate::connector::{Connector, Done, Job};
 use crate::destination::{Destination, Destinations};
 use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, Send};
+use crate::field;
 
 /// Results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
@@ -169,11 +170,12 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
         };
         let detail = done.result.as_ref().err().and_then(|fault| fault.detail);
         tracing::debug!(
-            delivery = %delivery,
-            cause = verdict.cause.code(),
-            status = verdict.status,
-            detail,
-            took_ms = done.took.as_millis(),
+            { field::DELIVERY } = %delivery,
+            { field::CAUSE } = verdict.cause.code(),
+            { field::CLASS } = verdict.class.name(),
+            { field::STATUS } = verdict.status,
+            { field::DETAIL } = detail,
+            { field::TOOK_MS } = done.took.as_millis(),
             "attempt finished"
         );
         Finished { delivery, verdict, took: done.took }
@@ -281,6 +283,7 @@ mod tests {
             message: MessageId::from_raw(1),
             lane: EndpointId::from_raw(7).into(),
             attempt: 1,
+            due: Timestamp::default(),
             compact: false,
             probe,
         };

@@ -1,5 +1,6 @@
 //! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
 
+mod access_log;
 pub mod batch;
 mod body;
 pub mod breakers;
@@ -21,13 +22,13 @@ pub mod switch;
 pub mod tenants;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
+use axum::{Router, middleware};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -40,6 +41,7 @@ use posthaste_store::Store;
 use serde::Serialize;
 
 use crate::problem::{Code, Problem};
+use crate::served::Served;
 pub use body::BODY_BYTES_MAX;
 use body::body;
 use caller::Door;
@@ -58,15 +60,14 @@ pub struct Api<S, C> {
     door: Door,
     ready: AtomicBool,
     request_prefix: u32,
-    requests: AtomicU64,
+    pub(crate) served: Served,
 }
 
 impl<S: Store, C: Clock> Api<S, C> {
     /// An API over this engine.
     pub fn new(engine: Engine<S, C>, door: Door) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
-        let (ready, requests) = (AtomicBool::new(true), AtomicU64::new(0));
-        Self { engine, door, ready, request_prefix, requests }
+        Self { engine, door, ready: AtomicBool::new(true), request_prefix, served: Served::default() }
     }
 
     /// Tells `/readyz` that the server is going down.
@@ -76,7 +77,7 @@ impl<S: Store, C: Clock> Api<S, C> {
 
     /// Marks an answer, so that a caller and our log can speak of the same request.
     pub fn stamp(&self, response: &mut Response) {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = self.served.answered(response);
         let id = format!("req_{:08x}{number:08x}", self.request_prefix);
         let id = HeaderValue::try_from(id).expect("hexadecimal digits are a header's value");
         response.headers_mut().insert(REQUEST_ID, id);
@@ -155,12 +156,15 @@ routes! {
     "/v1/keys/{id}" { DELETE keys::revoke_operators }
     "/healthz" { GET health::alive }
     "/readyz" { GET health::ready }
+    "/metrics" { GET health::metrics }
     "/openapi.json" { GET health::openapi }
 }
 
 /// Every route, and what is told of any other.
 fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
-    routed().fallback(async |uri: Uri| Problem::no_route(&uri)).with_state(api)
+    let router = routed().fallback(async |uri: Uri| Problem::no_route(&uri));
+    let router = if access_log::is_read() { router.layer(middleware::from_fn(access_log::write)) } else { router };
+    router.with_state(api)
 }
 
 /// A route that says which methods it takes: names, each followed by a comma.

@@ -11,4 +11,5 @@ mod object;
 pub mod openapi;
 pub mod problem;
 pub mod run;
+mod served;
 mod value;

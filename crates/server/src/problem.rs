@@ -326,6 +326,8 @@ impl IntoResponse for Problem {
         let (code, allow, retry_after) = (self.0.code, self.0.allow, self.retry_after());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = code.status();
+        // For whoever counts what was refused.
+        response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = retry_after {

@@ -29,6 +29,8 @@ use crate::api::routes::Routes;
 
 /// More connections wait to be accepted; each may hold a body of 2 MB.
 const CONNECTIONS_MAX: usize = 1_024;
+/// The same where metrics are read: a collector or two, and somebody who is curious.
+const WATCHERS_MAX: usize = 16;
 /// A request's head must come within this time, or its connection is closed; so is one that is
 /// idle for as long.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -73,6 +75,8 @@ pub enum RunError {
 pub struct Front {
     /// Where it listens.
     pub listener: TcpListener,
+    /// Where metrics are read without a key, if anywhere.
+    pub metrics: Option<TcpListener>,
     /// Whether they need a key.
     pub door: Door,
     /// The folder that the first operator key is written to.
@@ -87,8 +91,10 @@ pub async fn run<S: Store, C: Clock>(
     front: Front,
     stop: CancellationToken,
 ) -> Result<(), RunError> {
-    let Front { listener, door, data } = front;
-    settings.connector.rules.own_listen.push(listener.local_addr()?);
+    let Front { listener, metrics, door, data } = front;
+    for own in std::iter::once(&listener).chain(&metrics) {
+        settings.connector.rules.own_listen.push(own.local_addr()?);
+    }
     let drain = CancellationToken::new();
     let (engine, dispatch) = Engine::start(store, clock, settings, Arc::new(System), drain.clone()).await?;
     let mut dispatch_loop = JoinSet::new();
@@ -100,6 +106,10 @@ pub async fn run<S: Store, C: Clock>(
     }
     let api = Arc::new(Api::new(engine, door));
     let mut connections = JoinSet::new();
+    let mut watchers = JoinSet::new();
+    if let Some(metrics) = metrics {
+        watchers.spawn(watched(Arc::clone(&api), metrics, stop.clone()));
+    }
 
     let ended_early = accept(&api, &listener, &mut connections, &mut dispatch_loop, &stop).await;
     drop(listener);
@@ -107,9 +117,11 @@ pub async fn run<S: Store, C: Clock>(
     if let Some(ended) = ended_early {
         return ended;
     }
-    if timeout(REQUESTS_END_WITHIN, all(&mut connections)).await.is_err() {
+    let ending = async { tokio::join!(all(&mut connections), all(&mut watchers)) };
+    if timeout(REQUESTS_END_WITHIN, ending).await.is_err() {
         tracing::warn!(open = connections.len(), "requests did not end in time; their connections are cut");
         connections.shutdown().await;
+        watchers.shutdown().await;
     }
     drain.cancel();
     match timeout(DRAIN_WITHIN, dispatch_loop.join_next()).await {
@@ -159,6 +171,39 @@ async fn accept<S: Store, C: Clock>(
     }
 }
 
+/// Accepts those who read metrics, until `stop`.
+async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener, stop: CancellationToken) {
+    let routes = Arc::new(Routes::for_watchers(&api));
+    let places = Arc::new(Semaphore::new(WATCHERS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(ended) = connections.join_next(), if !connections.is_empty() => {
+                report(ended);
+                continue;
+            }
+            accepted = accepted => accepted,
+        };
+        match accepted {
+            (Ok(place), Ok((stream, _))) => {
+                connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
+            }
+            (_, Err(error)) => {
+                tracing::warn!(%error, "cannot accept a connection for metrics; trying again");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+            (Err(_), _) => break,
+        }
+    }
+    all(&mut connections).await;
+}
+
 /// One connection's life. After `stop` the request under way is the last one.
 async fn serve<S: Store, C: Clock>(
     stream: TcpStream,
@@ -168,6 +213,7 @@ async fn serve<S: Store, C: Clock>(
 ) {
     // Answers are one small write each: waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
+    let _open = routes.opened();
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let routes = Arc::clone(&routes);
         async move { Ok::<_, Infallible>(routes.answer(request).await) }

@@ -14,6 +14,7 @@
 //! | [`Checkpoints`] | what signs for the journal |
 //! | [`Erasures`] | whoever must forget somebody |
 //! | [`MasterKeys`] | what rotates the master key |
+//! | [`Watchable`] | whoever watches how the store is |
 //!
 //! Every call is one transaction, but for a count in [`Outbox::cut`]. What changes a delivery carries the
 //! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery is
@@ -24,6 +25,7 @@
 mod archive;
 pub mod audit;
 mod checkpoints;
+mod condition;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod dead_letters;
@@ -43,6 +45,7 @@ pub mod sqlite;
 
 pub use archive::Archive;
 pub use checkpoints::{Checkpoints, Signed};
+pub use condition::{Condition, StoreState, Watchable};
 pub use dead_letters::DeadLetters;
 pub use directory::{Directory, ENDPOINTS_LISTED_MAX};
 pub use erasures::{ERASURE_STEP_MAX, Erasures};
@@ -78,11 +81,11 @@ pub const DELIVERIES_MAX: u64 = 1_000;
 /// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
 /// carried out whether or not its answer is awaited.
 pub trait Store:
-    Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys
+    Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys + Watchable
 {
 }
 
-impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys> Store
-    for S
+impl<S: Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys + Watchable>
+    Store for S
 {
 }

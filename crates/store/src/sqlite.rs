@@ -77,7 +77,7 @@ use crate::row::{
     Acceptance, Accepted, Arrival, KeyHash, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
     SweptRows,
 };
-use crate::{Outbox, StoreError};
+use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
 use accept::Found;
 use arrivals::Arrivals;
 pub use commits::Commits;
@@ -343,6 +343,26 @@ fn keys_given(messages: &[Accepted]) -> Vec<Option<(TenantId, KeyHash)>> {
 /// Says what was being done when the database refused.
 fn failed(doing: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Database { doing, source }
+}
+
+impl Watchable for Sqlite {
+    fn condition(&self) -> Condition {
+        let (commits, tokens) = (self.commits(), self.tokens());
+        let state = match self.stopped() {
+            Some(_) => StoreState::Stopped,
+            None if self.shared.reserve.is_given_up() => StoreState::Full,
+            None => StoreState::Well,
+        };
+        Condition {
+            state,
+            commits: commits.count,
+            rows: commits.rows,
+            commit_p50: commits.within(0.5),
+            commit_p99: commits.within(0.99),
+            tokens_renewed: tokens.renewed,
+            tokens_rejected: tokens.rejected,
+        }
+    }
 }
 
 impl Outbox for Sqlite {

@@ -125,7 +125,7 @@ async fn server(data: PathBuf) -> Result<()> {
         // Whoever started us has ended.
         std::process::exit(0);
     });
-    let front = Front { listener, door: Door::Open, data: None };
+    let front = Front { listener, metrics: None, door: Door::Open, data: None };
     serve::served(&store, SystemClock::new(), &config, front, CancellationToken::new()).await?;
     Ok(())
 }

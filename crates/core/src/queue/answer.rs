@@ -7,7 +7,7 @@ use super::drain::Drain;
 use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::shared::Heard;
-use super::{Queue, Stage};
+use super::{BreakerScope, Queue, Stage};
 use crate::cause::{Cause, Class};
 use crate::delivery::Verdict;
 use crate::dice::Roll;
@@ -104,7 +104,10 @@ impl Queue {
             retry_after: heard.retry_after,
         };
         match destination.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
-            Some(Change::Opened | Change::Reopened) => self.opened(index, now),
+            Some(change @ (Change::Opened | Change::Reopened)) => {
+                self.trips[BreakerScope::Endpoint as usize] += u64::from(change == Change::Opened);
+                self.opened(index, now);
+            }
             Some(Change::Closed) => self.recovered(index, now),
             None => self.tidy_destination(index, now),
         }

@@ -32,6 +32,8 @@ pub struct Start {
     pub lane: LaneId,
     /// Which attempt it is, from 1.
     pub attempt: u16,
+    /// When it was due.
+    pub due: Timestamp,
     /// Whether the compact payload is to be sent.
     pub compact: bool,
     /// Whether a breaker waits for its answer: it is given less time.
@@ -71,6 +73,7 @@ impl Queue {
         });
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("picked from the window");
+        let due = item.delivery.state.due().unwrap_or(now);
         move_to(&mut item.delivery, State::Dispatching, refused);
         item.stage = Stage::InFlight;
         item.number = number;
@@ -80,6 +83,7 @@ impl Queue {
             message: delivery.message,
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
+            due,
             compact: delivery.compact == Compact::InUse,
             probe: pass.probe || shared.iter().flatten().any(|(_, pass)| pass.probe),
         }

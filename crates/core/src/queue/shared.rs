@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Queue;
 use super::bar::{Bar, Lifts};
 use super::lane::{Lane, LaneSettings};
 use super::timer::Timer;
+use super::{BreakerScope, Queue};
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Answer, Breaker, Change, LetsThrough, Pass, Rule, Signal, Standing};
 use crate::flow::bucket::{Bucket, Rate};
@@ -253,7 +253,8 @@ impl Queue {
                 messages_wait: heard.messages_wait || !shared.parked.is_empty(),
                 retry_after: heard.retry_after,
             };
-            match shared.breaker.answered(now, heard.roll, &rule, answer) {
+            let change = shared.breaker.answered(now, heard.roll, &rule, answer);
+            match change {
                 Some(Change::Closed) => closed.push(gate),
                 // No time makes a credential good again: somebody replaces it.
                 Some(Change::Opened | Change::Reopened) if is_credential => shared.breaker.trip(now, None),
@@ -262,6 +263,7 @@ impl Queue {
                 None if shared.breaker.lets_through(now) == LetsThrough::Probe => self.ring_parked(gate, now),
                 None => {}
             }
+            self.trips[BreakerScope::of(gate) as usize] += u64::from(change == Some(Change::Opened));
             self.forget_shared(gate, now);
         }
         closed

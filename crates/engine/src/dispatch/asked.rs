@@ -10,6 +10,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Pause, PauseScope, Query, Token};
 
 use super::call::Call;
+use super::counts::Watched;
 use super::sweeper::EVERYTHING;
 use super::{Departure, Dispatch, Effect};
 
@@ -44,6 +45,8 @@ pub enum Command {
     Erased(TenantId, Option<String>),
     /// Which deliveries are being sent or recorded?
     UnderWay,
+    /// What happened so far, and how much is there to do?
+    Watch,
 }
 
 /// What became of a [`Command`].
@@ -68,6 +71,8 @@ pub enum Answer {
     InFlight(Vec<MessageId>),
     /// Being sent or recorded.
     UnderWay(Vec<DeliveryId>),
+    /// What happened so far, and how much there is to do.
+    Watched(Box<Watched>),
 }
 
 /// Deliveries that are read to be sent at once: somebody who asks for more asks again.
@@ -117,6 +122,7 @@ impl Dispatch {
                 let in_flight = self.drop_erased(now, tenant, subject);
                 effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));
             }
+            Command::Watch => effects.push(Effect::Answer(ticket, Answer::Watched(Box::new(self.watched(now))))),
             Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.queue.under_way()))),
         }
     }

@@ -1,21 +1,40 @@
-//! For whoever watches the process: is it alive, and should it get requests?
+//! For whoever watches the process: is it alive, should it get requests, how is it doing?
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
-use posthaste_store::Store;
+use posthaste_engine::metrics::{self, Page};
+use posthaste_store::{Store, StoreState};
 use serde::Serialize;
 
-use super::caller::{Caller, READ};
+use super::caller::{Caller, OPERATE, READ};
 use super::{Answer, Api, json, json_bytes, no_parameters};
 use crate::problem::{Code, Problem};
+use crate::value;
 
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
+}
+
+/// What somebody who deploys wants to know beside whether it takes messages.
+#[derive(Serialize)]
+struct Readiness {
+    status: &'static str,
+    store: &'static str,
+    /// Whether nothing is sent, because somebody said so.
+    paused: bool,
+    paused_until: Option<String>,
+    /// How far behind it is: how long ago the first was due that nothing holds.
+    overdue_seconds: u64,
 }
 
 /// `GET /healthz`: the process runs.
@@ -28,7 +47,47 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
     if !api.ready.load(Ordering::Relaxed) {
         return Err(Problem::new(Code::ShuttingDown, "what is under way is being ended"));
     }
-    Ok(json(StatusCode::OK, &Status { status: "ok" }))
+    let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
+    match seen.store.state {
+        StoreState::Well => {}
+        StoreState::Full => return Err(Problem::new(Code::DiskFull, "nothing is accepted until there is room")),
+        StoreState::Stopped => return Err(Problem::new(Code::StoreUnavailable, "the store has stopped; restart")),
+    }
+    let queue = &seen.dispatch.queue;
+    let readiness = Readiness {
+        status: "ok",
+        store: seen.store.state.name(),
+        paused: queue.paused.is_some(),
+        paused_until: queue.paused.and_then(|hold| hold.until).map(value::write_time),
+        overdue_seconds: queue.oldest_unheld.map_or(0, |due| seen.now.since(due).as_secs()),
+    };
+    Ok(json(StatusCode::OK, &readiness))
+}
+
+/// `GET /metrics` for operators.
+pub async fn metrics<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+    no_parameters(&uri)?;
+    scraped(State(api)).await
+}
+
+/// `GET /metrics` for whoever can reach a listener of its own.
+async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
+    let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
+    let mut page = Page::default();
+    seen.tell(&mut page);
+    api.served.tell(&mut page);
+    let mut response = Response::new(Body::from(page.finish()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
+    Ok(response)
+}
+
+/// What the metrics' own listener answers: nobody needs a key there, and there is nothing else.
+pub fn watchers<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
+    let router = Router::new()
+        .route("/metrics", get(scraped::<S, C>))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready::<S, C>));
+    router.fallback(async |uri: Uri| Problem::no_route(&uri)).with_state(api)
 }
 
 /// `GET /openapi.json`: what every route takes and answers.

@@ -17,19 +17,36 @@ use posthaste_engine::clock::Clock;
 use posthaste_store::Store;
 
 use super::caller::{Caller, Door, SEND};
-use super::{Answer, Api, batch, messages, origin, router};
+use super::{Answer, Api, access_log, batch, health, messages, origin, router};
+use crate::served::Open;
 
 /// Every route, and the API behind them.
 #[derive(Debug)]
 pub struct Routes<S, C> {
     api: Arc<Api<S, C>>,
     router: TowerToHyperService<Router>,
+    /// Whether messages come this way, past the router. A router's answers are logged, where anybody reads that.
+    carries_load: bool,
+    /// Whether callers must be on this machine.
+    door: Door,
 }
 
 impl<S: Store, C: Clock> Routes<S, C> {
     /// The routes of this API.
     pub fn new(api: &Arc<Api<S, C>>) -> Self {
-        Self { api: Arc::clone(api), router: TowerToHyperService::new(router(Arc::clone(api))) }
+        let router = TowerToHyperService::new(router(Arc::clone(api)));
+        Self { api: Arc::clone(api), router, carries_load: !access_log::is_read(), door: api.door }
+    }
+
+    /// Those of the metrics' own listener.
+    pub fn for_watchers(api: &Arc<Api<S, C>>) -> Self {
+        let router = TowerToHyperService::new(health::watchers(Arc::clone(api)));
+        Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked }
+    }
+
+    /// A connection was accepted: it counts for as long as what is given is kept.
+    pub(crate) fn opened(&self) -> Open<'_> {
+        self.api.served.opened()
     }
 
     /// Answers a request, and marks the answer.
@@ -40,12 +57,12 @@ impl<S: Store, C: Clock> Routes<S, C> {
     }
 
     async fn routed(&self, request: Request) -> Response {
-        if self.api.door == Door::Open
+        if self.door == Door::Open
             && let Err(refused) = origin::check(request.headers())
         {
             return refused.into_response();
         }
-        if request.method() == Method::POST {
+        if self.carries_load && request.method() == Method::POST {
             match request.uri().path() {
                 messages::PATH => return self.sent(request, messages::send).await.into_response(),
                 batch::PATH => return self.sent(request, batch::send).await.into_response(),

@@ -29,6 +29,8 @@ use crate::openapi;
 /// A running server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    /// Where metrics are read without a key.
+    pub(crate) metrics: SocketAddr,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) data: TempDir,
     stop: CancellationToken,
@@ -75,6 +77,8 @@ impl Server {
     pub(crate) async fn behind(door: Door) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it listens");
+        let own = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let metrics = own.local_addr().expect("it listens");
         let loopback = "127.0.0.0/8".parse().expect("a network");
         let rules = TargetRules { allow_http: true, allow_networks: vec![loopback], ..TargetRules::default() };
         let settings = Settings {
@@ -86,14 +90,15 @@ impl Server {
             api_keys: StoreKey::generate(KeyId(1)).api_keys(),
             seed: 1,
             master_key: None,
+            retention: posthaste_store::Retention::default(),
         };
         let data = tempfile::tempdir().expect("a temporary folder");
-        let front = Front { listener, door, data: Some(data.path().to_owned()) };
+        let front = Front { listener, metrics: Some(own), door, data: Some(data.path().to_owned()) };
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let store = Arc::new(MemoryStore::default());
         task.spawn(run(Arc::clone(&store), SystemClock::new(), settings, front, stop.clone()));
-        Self { address, store, data, stop, task }
+        Self { address, metrics, store, data, stop, task }
     }
 
     /// Ends it as a signal would.
@@ -115,17 +120,23 @@ impl Server {
         self.send(request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request")).await
     }
 
-    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Answer {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        self.send_to(self.address, request).await
+    }
+
+    /// Sends it to one of the server's listeners.
+    pub(crate) async fn send_to(&self, address: SocketAddr, mut request: Request<Full<Bytes>>) -> Answer {
         request.headers_mut().entry("host").or_insert("localhost".parse().expect("a header's value"));
         let (method, path) = (request.method().clone(), request.uri().to_string());
-        let stream = TcpStream::connect(self.address).await.expect("the server listens");
+        let stream = TcpStream::connect(address).await.expect("the server listens");
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         let exchange = async {
             let response = sender.send_request(request).await.expect("an answer");
             let (head, body) = response.into_parts();
             let raw = body.collect().await.expect("a whole body").to_bytes();
             drop(sender);
-            let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
+            let text = || if raw.is_empty() { Value::Null } else { String::from_utf8_lossy(&raw).into() };
+            let body = serde_json::from_slice(&raw).unwrap_or_else(|_| text());
             Answer { status: head.status, headers: head.headers, body, raw }
         };
         let answer = tokio::join!(exchange, connection).0;

@@ -7,6 +7,7 @@ mod endpoints;
 mod fixture;
 mod keys;
 mod messages;
+mod metrics;
 mod openapi;
 mod policies;
 mod shape;

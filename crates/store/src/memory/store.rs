@@ -21,8 +21,8 @@ use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage}
 use crate::row::{Erase, Erasure, ErasureStep};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
-    Archive, Checkpoints, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow, MasterKeys, Outbox,
-    Register, Rotation, Signed, StoreError,
+    Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
+    MasterKeys, Outbox, Register, Rotation, Signed, StoreError, Watchable,
 };
 
 use super::Memory;
@@ -360,6 +360,12 @@ impl Erasures for MemoryStore {
 
     async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
         Ok(self.lock().count_erased(&messages))
+    }
+}
+
+impl Watchable for MemoryStore {
+    fn condition(&self) -> Condition {
+        Condition::default()
     }
 }
 

@@ -48,6 +48,7 @@ impl Model {
             message: row.delivery.message,
             lane: row.delivery.lane,
             attempt: row.delivery.attempts + 1,
+            due: row.delivery.state.due().unwrap_or(self.now),
             compact: row.delivery.compact == Compact::InUse,
             probe: false,
         };

@@ -1,0 +1,156 @@
+//! What happened in the loop so far, counted as it goes by: plain numbers of the loop's own, which whoever
+//! watches asks for. How much there is to do is counted when it is asked for, and not before.
+
+use std::time::Duration;
+
+use posthaste_core::cause::{Cause, Class};
+use posthaste_core::queue::Figures;
+use posthaste_core::state::State;
+
+/// What an operator watches of the loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// What happened since the start.
+    pub counts: Counts,
+    /// What is in memory.
+    pub queue: Figures,
+    /// Outcomes that are decided and not written yet.
+    pub unsettled: u64,
+}
+
+/// Classes of attempts as they are counted, each with its name in metrics.
+pub const CLASSES: [(Class, &str); 8] = [
+    (Class::Delivered, "delivered"),
+    (Class::Retry, "retry"),
+    (Class::Limited, "limited"),
+    (Class::Dead, "dead"),
+    (Class::Gone, "gone"),
+    (Class::TooLarge, "too_large"),
+    (Class::Credential, "credential"),
+    (Class::Ours, "ours"),
+];
+
+/// What happened since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Deliveries that were accepted.
+    pub arrived: u64,
+    /// Attempts that ended, by [`CLASSES`].
+    pub attempts: [u64; CLASSES.len()],
+    /// How long attempts took.
+    pub took: Spread,
+    /// How long after they were due attempts began.
+    pub latency: Spread,
+    /// Deliveries that were delivered.
+    pub delivered: u64,
+    /// Deliveries that were cancelled.
+    pub cancelled: u64,
+    /// Deliveries whose time to live was over.
+    pub expired: u64,
+    /// Dead letters, by the order of [`Cause::ALL`].
+    pub dead: Vec<u64>,
+    /// Deliveries whose end a sweep wrote down: of cuts and erasures, and of times to live that ended
+    /// behind the window.
+    pub swept: u64,
+    /// Moves that no delivery makes: anything but zero is a bug.
+    pub refused_moves: u64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            arrived: 0,
+            attempts: [0; CLASSES.len()],
+            took: Spread::default(),
+            latency: Spread::default(),
+            delivered: 0,
+            cancelled: 0,
+            expired: 0,
+            dead: vec![0; Cause::ALL.len()],
+            swept: 0,
+            refused_moves: 0,
+        }
+    }
+}
+
+impl Counts {
+    /// An attempt ended.
+    pub(super) fn attempted(&mut self, class: Class, took: Duration) {
+        if let Some(at) = CLASSES.iter().position(|(known, _)| *known == class) {
+            self.attempts[at] += 1;
+            self.took.note(took);
+        }
+    }
+
+    /// An attempt begins so long after it was due.
+    pub(super) fn sent(&mut self, late: Duration) {
+        self.latency.note(late);
+    }
+
+    /// What becomes of a delivery was decided.
+    pub(super) fn recorded(&mut self, state: &State) {
+        match state {
+            State::Delivered { .. } => self.delivered += 1,
+            State::Cancelled { .. } => self.cancelled += 1,
+            State::Expired { .. } => self.expired += 1,
+            State::Dead { cause, .. } => {
+                if let Some(at) = Cause::ALL.iter().position(|entry| entry.cause == *cause) {
+                    self.dead[at] += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The upper ends of a spread's buckets, in milliseconds.
+pub const BUCKETS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000];
+
+/// How durations spread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// How many were at most [`BUCKETS_MS`] long and longer than the one before; the last were longer than all.
+    pub buckets: [u64; BUCKETS_MS.len() + 1],
+    /// All of them together, in milliseconds.
+    pub sum_ms: u64,
+}
+
+impl Spread {
+    fn note(&mut self, duration: Duration) {
+        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        self.buckets[BUCKETS_MS.partition_point(|upper| *upper < ms)] += 1;
+        self.sum_ms = self.sum_ms.saturating_add(ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_happens_is_counted_by_what_it_is() {
+        let at = Timestamp::default();
+        let mut counts = Counts::default();
+        counts.attempted(Class::Retry, Duration::from_millis(3));
+        counts.attempted(Class::Delivered, Duration::from_secs(9_999));
+        counts.recorded(&State::Dead { at, cause: Cause::NotFound });
+        counts.recorded(&State::Retry { due: at, cause: Cause::Unavailable });
+        counts.recorded(&State::Delivered { at });
+        assert_eq!((counts.attempts[0], counts.attempts[1], counts.delivered), (1, 1, 1));
+        assert_eq!(counts.dead.iter().sum::<u64>(), 1);
+        assert_eq!(counts.took.sum_ms, 9_999_003);
+    }
+
+    #[test]
+    fn a_duration_falls_into_the_first_bucket_that_holds_it() {
+        let bucket = |ms| {
+            let mut spread = Spread::default();
+            spread.note(Duration::from_millis(ms));
+            spread.buckets.iter().position(|count| *count == 1)
+        };
+        assert_eq!((bucket(0), bucket(1), bucket(2), bucket(3)), (Some(0), Some(0), Some(1), Some(2)));
+        assert_eq!((bucket(3_600_000), bucket(3_600_001)), (Some(13), Some(14)));
+    }
+}

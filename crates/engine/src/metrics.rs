@@ -1,0 +1,236 @@
+//! Every metric: its name, its kind, what it means, and how all of them are written for Prometheus, in the
+//! text form of OpenMetrics.
+//!
+//! Nothing is counted here. Whoever does the work counts it anyway, in numbers of its own; they are put
+//! together when somebody asks. So there is no registry, and on the way of a message nothing but an addition.
+//! No label ever holds a tenant, an endpoint, a URL or a subject: each takes its values from a short list in
+//! the code (L7). `docs/metrics.md` has the same list; a test compares the two.
+
+use std::fmt::Write;
+
+use crate::dispatch::counts::{BUCKETS_MS, Spread};
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; begins at zero with the process.
+    Counter,
+    /// As it is now.
+    Gauge,
+    /// How durations spread.
+    Histogram,
+    /// A few percentiles.
+    Summary,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Summary => "summary",
+        }
+    }
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name; a counter's samples end in `_total`.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// The name of its label, where it has one.
+    pub label: Option<&'static str>,
+    /// What it means, in a line.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($constant:ident $name:literal $kind:ident $([$label:literal])? $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub const $constant: Metric =
+                Metric { name: $name, kind: Kind::$kind, label: label!($($label)?), help: $help };
+        )*
+
+        /// Every metric, in the order of the documentation.
+        pub const ALL: &[Metric] = &[$($constant,)*];
+    };
+}
+
+macro_rules! label {
+    () => {
+        None
+    };
+    ($label:literal) => {
+        Some($label)
+    };
+}
+
+metrics! {
+    ACCEPTED "posthaste_messages_accepted" Counter "messages that were made durable and promised";
+    ARRIVED "posthaste_deliveries_accepted" Counter "deliveries that became durable and came to the dispatch loop";
+    DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries in memory, by tier; what is behind the window is on the disk alone";
+    SPILLING "posthaste_queues_spilling" Gauge "queues (an endpoint's deliveries of one tier) with more on the disk than in memory";
+    READY "posthaste_ready" Gauge "deliveries in memory whose time has come and that are not under way";
+    OLDEST_DUE "posthaste_oldest_due_seconds" Gauge "how long ago the first of those that are ready was due, held or not";
+    OVERDUE "posthaste_overdue_seconds" Gauge "the same of those that nothing holds: how far behind the server is";
+    BACKLOG "posthaste_backlog_seconds" Gauge "how long what is ready and not held back would take at the pace since the last look; for scaling";
+    IN_FLIGHT "posthaste_in_flight" Gauge "attempts under way";
+    UNSETTLED "posthaste_unsettled" Gauge "outcomes that are decided and not written yet";
+    LATENCY "posthaste_dispatch_latency_seconds" Histogram "how long after it was due an attempt began";
+    TOOK "posthaste_attempt_duration_seconds" Histogram "how long attempts took, from their turn to the end of the answer";
+    ATTEMPTS "posthaste_attempts" Counter ["class"] "attempts that ended, by what their result means";
+    DELIVERED "posthaste_delivered" Counter "deliveries that were delivered";
+    CANCELLED "posthaste_cancelled" Counter "deliveries that were cancelled, superseded or erased, as far as they were in memory";
+    DEAD_LETTERS "posthaste_dead_letters" Counter ["cause"] "deliveries that were given up, by cause";
+    TTL_PURGES "posthaste_ttl_expired_purge" Counter "deliveries that were purged because their time to live was over";
+    SWEPT "posthaste_swept" Counter "deliveries behind the window whose end was written down: cut, erased, or over their time to live";
+    TRIPS "posthaste_breaker_trips" Counter ["scope"] "breakers that opened";
+    OPEN "posthaste_breakers_open" Gauge ["scope"] "breakers that are not closed";
+    PAUSED "posthaste_paused" Gauge ["scope"] "pauses in force: of everything, and of tenants";
+    TOKENS_REJECTED "posthaste_retry_tokens_rejected" Counter "retry tokens that were forged or altered: never sent";
+    TOKENS_RENEWED "posthaste_retry_tokens_renewed" Counter "retry tokens that were late, and verified once more";
+    ILLEGAL "posthaste_illegal_transitions" Counter "moves that no delivery makes, and that were refused: anything but zero is a bug";
+    COMMITS "posthaste_commits" Counter "transactions that were made durable";
+    COMMIT_ROWS "posthaste_commit_rows" Counter "deliveries accepted and settled by them";
+    COMMIT_SECONDS "posthaste_commit_seconds" Summary "how long a transaction took, its fsync included, since the start";
+    STORE "posthaste_store_state" Gauge ["state"] "1 for the state that the store is in";
+    CONNECTIONS_OUT "posthaste_connections_out" Gauge "connections to receivers";
+    CONNECTIONS_IN "posthaste_connections_in" Gauge "connections of callers";
+    REQUESTS "posthaste_requests" Counter "requests that were answered";
+    REFUSALS "posthaste_refusals" Counter ["code"] "requests that were refused, by the problem's code";
+}
+
+/// What was agreed to be said of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text as it grows.
+#[derive(Debug, Default)]
+pub struct Page(String);
+
+impl Page {
+    /// One number.
+    pub fn one(&mut self, metric: &Metric, value: u64) {
+        self.head(metric);
+        let suffix = suffix(metric);
+        self.line(format_args!("{}{suffix} {value}", metric.name));
+    }
+
+    /// One duration in seconds.
+    pub fn seconds(&mut self, metric: &Metric, seconds: f64) {
+        self.head(metric);
+        self.line(format_args!("{} {seconds}", metric.name));
+    }
+
+    /// A number for each value of the metric's label.
+    pub fn each<'v>(&mut self, metric: &Metric, values: impl IntoIterator<Item = (&'v str, u64)>) {
+        self.head(metric);
+        let (suffix, label) = (suffix(metric), metric.label.unwrap_or("kind"));
+        for (value, number) in values {
+            self.line(format_args!("{}{suffix}{{{label}=\"{value}\"}} {number}", metric.name));
+        }
+    }
+
+    /// How durations spread.
+    pub fn spread(&mut self, metric: &Metric, spread: &Spread) {
+        self.head(metric);
+        let mut so_far = 0;
+        let uppers = BUCKETS_MS.iter().map(|ms| format!("{}", *ms as f64 / 1_000.0)).chain(["+Inf".to_owned()]);
+        for (count, upper) in spread.buckets.iter().zip(uppers) {
+            so_far += count;
+            self.line(format_args!("{}_bucket{{le=\"{upper}\"}} {so_far}", metric.name));
+        }
+        self.line(format_args!("{}_sum {}", metric.name, spread.sum_ms as f64 / 1_000.0));
+        self.line(format_args!("{}_count {so_far}", metric.name));
+    }
+
+    /// Percentiles in seconds, and how many there were.
+    pub fn percentiles(&mut self, metric: &Metric, percentiles: &[(f64, f64)], count: u64) {
+        self.head(metric);
+        for (share, seconds) in percentiles {
+            self.line(format_args!("{}{{quantile=\"{share}\"}} {seconds}", metric.name));
+        }
+        self.line(format_args!("{}_count {count}", metric.name));
+    }
+
+    /// The whole text.
+    pub fn finish(mut self) -> String {
+        self.line(format_args!("# EOF"));
+        self.0
+    }
+
+    fn head(&mut self, metric: &Metric) {
+        self.line(format_args!("# TYPE {} {}", metric.name, metric.kind.name()));
+        self.line(format_args!("# HELP {} {}", metric.name, metric.help));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a text takes every line");
+    }
+}
+
+fn suffix(metric: &Metric) -> &'static str {
+    if metric.kind == Kind::Counter { "_total" } else { "" }
+}
+
+/// The table of `docs/metrics.md`.
+pub fn markdown() -> String {
+    let mut table = "| metric | kind | label | what it says |\n|---|---|---|---|\n".to_owned();
+    for metric in ALL {
+        let (suffix, kind) = (suffix(metric), metric.kind.name());
+        let label = metric.label.map(|label| format!("`{label}`")).unwrap_or_default();
+        writeln!(table, "| `{}{suffix}` | {kind} | {label} | {} |", metric.name, metric.help).expect("a text takes it");
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_metrics_has_every_one_of_them_as_it_is() {
+        let page = include_str!("../../../docs/metrics.md");
+        assert!(page.contains(&markdown()), "docs/metrics.md must have this table:\n{}", markdown());
+    }
+
+    #[test]
+    fn names_are_ours_and_differ() {
+        let mut names: Vec<_> = ALL.iter().map(|metric| metric.name).collect();
+        assert!(names.iter().all(|name| name.starts_with("posthaste_") && !name.ends_with("_total")), "{names:?}");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn the_text_is_what_a_collector_reads() {
+        let mut page = Page::default();
+        page.one(&DELIVERED, 3);
+        page.each(&DEPTH, [("transactional", 1), ("promotional", 2)]);
+        let mut spread = Spread::default();
+        spread.buckets[0] = 2;
+        spread.buckets[14] = 1;
+        spread.sum_ms = 1_500;
+        page.spread(&LATENCY, &spread);
+        page.percentiles(&COMMIT_SECONDS, &[(0.5, 0.004)], 7);
+        let text = page.finish();
+        for line in [
+            "# TYPE posthaste_delivered counter",
+            "posthaste_delivered_total 3",
+            "posthaste_queue_depth{tier=\"promotional\"} 2",
+            "posthaste_dispatch_latency_seconds_bucket{le=\"0.001\"} 2",
+            "posthaste_dispatch_latency_seconds_bucket{le=\"+Inf\"} 3",
+            "posthaste_dispatch_latency_seconds_sum 1.5",
+            "posthaste_dispatch_latency_seconds_count 3",
+            "posthaste_commit_seconds{quantile=\"0.5\"} 0.004",
+            "posthaste_commit_seconds_count 7",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line} is missing from\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

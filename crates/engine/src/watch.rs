@@ -1,0 +1,164 @@
+//! What an operator watches: how much there is to do, what happened so far, how the store is. Put together
+//! when somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::queue::BreakerScope;
+use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Condition, Store, StoreState};
+
+use crate::clock::Clock;
+use crate::dispatch::counts::{CLASSES, Watched};
+use crate::dispatch::driver::Ended;
+use crate::dispatch::{Answer, Command};
+use crate::engine::Engine;
+use crate::metrics::{self, Page};
+
+/// What the verbs count, and what was seen at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    accepted: AtomicU64,
+    last: Mutex<Option<Look>>,
+}
+
+/// How many attempts had ended at a look.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Timestamp,
+    attempts: u64,
+    /// The pace of the time before it, in thousandths of an attempt a second.
+    pace_milli: u64,
+}
+
+/// Looks that are closer than this are one: a pace over less says nothing.
+const LOOK_LEAST: Duration = Duration::from_secs(1);
+
+impl Watch {
+    /// So many messages were promised.
+    pub(crate) fn accepted(&self, messages: u64) {
+        self.accepted.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// How many attempts end in a thousand seconds, at the pace since the last look.
+    fn pace_milli(&self, now: Timestamp, attempts: u64) -> u64 {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *last.get_or_insert(Look { at: now, attempts, pace_milli: 0 });
+        let passed = now.since(before.at);
+        if passed < LOOK_LEAST {
+            return before.pace_milli;
+        }
+        let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        let pace_milli = attempts.saturating_sub(before.attempts).saturating_mul(1_000_000) / ms;
+        *last = Some(Look { at: now, attempts, pace_milli });
+        pace_milli
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// When.
+    pub now: Timestamp,
+    /// The dispatch loop.
+    pub dispatch: Watched,
+    /// The store.
+    pub store: Condition,
+    /// Messages that were promised since the start.
+    pub accepted: u64,
+    /// Connections to receivers.
+    pub connections_out: u64,
+    /// How long what is ready and not held would take at the pace since the last look.
+    pub backlog: Duration,
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// How things are now.
+    pub async fn watch(&self) -> Result<Seen, Ended> {
+        let Answer::Watched(dispatch) = self.handle.ask(Command::Watch).await? else { return Err(Ended) };
+        let now = self.clock.now();
+        let attempts = dispatch.counts.attempts.iter().sum();
+        let pace_milli = self.watch.pace_milli(now, attempts).max(1_000);
+        let backlog = Duration::from_millis(dispatch.queue.unheld.saturating_mul(1_000_000) / pace_milli);
+        Ok(Seen {
+            now,
+            dispatch: *dispatch,
+            store: self.store.condition(),
+            accepted: self.watch.accepted.load(Ordering::Relaxed),
+            connections_out: self.connector.connections() as u64,
+            backlog,
+        })
+    }
+}
+
+impl Seen {
+    /// Writes every metric of the engine.
+    pub fn tell(&self, page: &mut Page) {
+        self.tell_of_queue(page);
+        self.tell_of_results(page);
+        self.tell_of_store(page);
+        page.one(&metrics::CONNECTIONS_OUT, self.connections_out);
+    }
+
+    fn tell_of_queue(&self, page: &mut Page) {
+        let queue = &self.dispatch.queue;
+        let ago = |due: Option<Timestamp>| due.map_or(0.0, |due| self.now.since(due).as_secs_f64());
+        page.one(&metrics::ACCEPTED, self.accepted);
+        page.one(&metrics::ARRIVED, self.dispatch.counts.arrived);
+        page.each(&metrics::DEPTH, Tier::ALL.map(|tier| (tier.name(), queue.depth[tier.index()])));
+        page.one(&metrics::SPILLING, queue.spilling);
+        page.one(&metrics::READY, queue.ready);
+        page.seconds(&metrics::OLDEST_DUE, ago(queue.oldest_due));
+        page.seconds(&metrics::OVERDUE, ago(queue.oldest_unheld));
+        page.seconds(&metrics::BACKLOG, self.backlog.as_secs_f64());
+        page.one(&metrics::IN_FLIGHT, queue.in_flight);
+        page.one(&metrics::UNSETTLED, self.dispatch.unsettled);
+        page.each(&metrics::TRIPS, BreakerScope::ALL.map(|scope| (scope.name(), queue.trips[scope as usize])));
+        page.each(&metrics::OPEN, BreakerScope::ALL.map(|scope| (scope.name(), queue.open[scope as usize])));
+        let all = u64::from(queue.paused.is_some());
+        page.each(&metrics::PAUSED, [("all", all), ("tenant", queue.paused_tenants)]);
+    }
+
+    fn tell_of_results(&self, page: &mut Page) {
+        let counts = &self.dispatch.counts;
+        page.spread(&metrics::LATENCY, &counts.latency);
+        page.spread(&metrics::TOOK, &counts.took);
+        page.each(&metrics::ATTEMPTS, CLASSES.iter().zip(counts.attempts).map(|((_, name), count)| (*name, count)));
+        page.one(&metrics::DELIVERED, counts.delivered);
+        page.one(&metrics::CANCELLED, counts.cancelled);
+        let dead = Cause::ALL.iter().zip(&counts.dead).filter(|(_, count)| **count > 0);
+        page.each(&metrics::DEAD_LETTERS, dead.map(|(entry, count)| (entry.code, *count)));
+        page.one(&metrics::TTL_PURGES, counts.expired);
+        page.one(&metrics::SWEPT, counts.swept);
+        page.one(&metrics::ILLEGAL, counts.refused_moves);
+    }
+
+    fn tell_of_store(&self, page: &mut Page) {
+        let store = &self.store;
+        page.one(&metrics::TOKENS_REJECTED, store.tokens_rejected);
+        page.one(&metrics::TOKENS_RENEWED, store.tokens_renewed);
+        page.one(&metrics::COMMITS, store.commits);
+        page.one(&metrics::COMMIT_ROWS, store.rows);
+        let percentiles = [(0.5, store.commit_p50.as_secs_f64()), (0.99, store.commit_p99.as_secs_f64())];
+        page.percentiles(&metrics::COMMIT_SECONDS, &percentiles, store.commits);
+        page.each(&metrics::STORE, StoreState::ALL.map(|state| (state.name(), u64::from(state == store.state))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_of_the_time_since_the_last_look() {
+        let watch = Watch::default();
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
+        assert_eq!(watch.pace_milli(at(10), 100), 0, "nothing is known yet");
+        assert_eq!(watch.pace_milli(at(20), 300), 20_000);
+        assert_eq!(watch.pace_milli(at(20), 400), 20_000, "too soon to tell");
+        assert_eq!(watch.pace_milli(at(30), 300), 0);
+    }
+}

@@ -1,0 +1,93 @@
+//! What an operator can watch.
+
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use posthaste_engine::metrics::{ALL, Kind};
+use posthaste_server::api::caller::Door;
+
+use crate::fixture::{Answer, Server};
+
+async fn scrape(server: &Server) -> String {
+    let answer = read(server, "/metrics").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.headers["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    answer.body.as_str().expect("a text").to_owned()
+}
+
+async fn read(server: &Server, path: &str) -> Answer {
+    server.send_to(server.metrics, Request::get(path).body(Full::default()).expect("a request")).await
+}
+
+fn value(text: &str, sample: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(sample))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[tokio::test]
+async fn every_metric_is_there_once() {
+    let server = Server::start().await;
+    let text = scrape(&server).await;
+    for metric in ALL {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Summary => "summary",
+        };
+        let head = format!("# TYPE {} {kind}", metric.name);
+        assert_eq!(text.lines().filter(|line| **line == head).count(), 1, "{head} in\n{text}");
+    }
+    let named = |line: &str| ALL.iter().any(|metric| line.trim_start_matches(['#', ' ']).contains(metric.name));
+    assert!(text.lines().all(|line| named(line) || line == "# EOF"), "{text}");
+}
+
+#[tokio::test]
+async fn what_happens_is_counted() {
+    let server = Server::start().await;
+    let endpoint = server.endpoint("").await;
+    assert_eq!(server.post(&format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
+    for _ in 0..3 {
+        let sent = server.post("/v1/messages", r#"{"tier": 1, "payload": 1}"#).await;
+        assert_eq!(sent.status, StatusCode::ACCEPTED);
+    }
+    assert_eq!(server.post("/v1/messages", "{}").await.problem().1, "invalid_body");
+    assert_eq!(server.post("/v1/pause", r#"{"scope": "all"}"#).await.status, StatusCode::OK);
+    let text = scrape(&server).await;
+    for (sample, expected) in [
+        ("posthaste_messages_accepted_total", 3.0),
+        ("posthaste_deliveries_accepted_total", 3.0),
+        ("posthaste_queue_depth{tier=\"transactional\"}", 3.0),
+        ("posthaste_refusals_total{code=\"invalid_body\"}", 1.0),
+        ("posthaste_paused{scope=\"all\"}", 1.0),
+        ("posthaste_store_state{state=\"well\"}", 1.0),
+        ("posthaste_illegal_transitions_total", 0.0),
+        ("posthaste_overdue_seconds", 0.0),
+    ] {
+        assert_eq!(value(&text, sample), Some(expected), "{sample} in\n{text}");
+    }
+    assert!(value(&text, "posthaste_requests_total") >= Some(6.0), "{text}");
+}
+
+#[tokio::test]
+async fn metrics_need_an_operator_s_key_or_a_listener_of_their_own() {
+    let server = Server::behind(Door::Locked).await;
+    let key = server.operator_key().await;
+    assert_eq!(server.get("/metrics").await.problem(), (401, "unauthorized", ""));
+    let request = Request::get("/metrics").header("authorization", format!("Bearer {key}"));
+    let answer = server.send(request.body(Full::default()).expect("a request")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(read(&server, "/metrics").await.status, StatusCode::OK);
+    assert_eq!(read(&server, "/readyz").await.text("status"), "ok");
+    assert_eq!(read(&server, "/v1/endpoints").await.problem(), (404, "not_found", ""), "nothing else is there");
+}
+
+#[tokio::test]
+async fn readiness_tells_of_a_pause() {
+    let server = Server::start().await;
+    let ready = server.get("/readyz").await;
+    assert_eq!((ready.text("store"), &ready.body["paused"]), ("well", &false.into()));
+    let pause = r#"{"scope": "all", "until": "2099-01-01T00:00:00Z"}"#;
+    assert_eq!(server.post("/v1/pause", pause).await.status, StatusCode::OK);
+    let ready = server.get("/readyz").await;
+    assert_eq!((&ready.body["paused"], ready.text("paused_until")), (&true.into(), "2099-01-01T00:00:00.000Z"));
+}

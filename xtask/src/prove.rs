@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 /// Proofs that start the real `posthaste`. The others do without it, and so does their build.
 const START_POSTHASTE: &[&str] =
-    &["bench", "thread", "kill9", "restart", "disk", "idle", "outage-sockets", "noisy-neighbour"];
+    &["bench", "thread", "kill9", "restart", "disk", "idle", "outage-sockets", "noisy-neighbour", "redaction"];
 
 /// Proofs on a disk that fails. Its VFS becomes the default of the process it is linked into, so they
 /// have a binary of their own.

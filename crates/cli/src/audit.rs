@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
-use posthaste_store::{Checkpoints, Outbox, Retention, Signed};
+use posthaste_store::{Checkpoints, Outbox, Signed};
 
 use crate::config::{Config, Flags};
 use crate::say::{NobodyReads, say};

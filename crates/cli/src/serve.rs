@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 use crate::config::{Config, Flags, LogFormat, RootsFrom};
@@ -81,7 +82,11 @@ pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
 }
 
-pub(crate) fn log_to_stderr(filter: tracing_subscriber::filter::Targets, format: LogFormat) {
+/// Libraries that print what they send and receive when they are asked for every detail: URLs, headers, secrets (L7).
+const TALKATIVE: [&str; 3] = ["h2", "hyper", "hyper_util"];
+
+pub(crate) fn log_to_stderr(filter: Targets, format: LogFormat) {
+    let filter = filter.with_targets(TALKATIVE.map(|library| (library, LevelFilter::INFO)));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),

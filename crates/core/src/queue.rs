@@ -182,7 +182,7 @@ pub struct Queue {
     troubled: BTreeSet<LaneId>,
     marks: Marks,
     /// How often a breaker opened, by [`BreakerScope`].
-    trips: [u64; 4],
+    trips: [u64; 5],
     /// The latest time it was asked at.
     latest: Timestamp,
     refused_moves: u64,

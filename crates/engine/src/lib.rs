@@ -25,6 +25,7 @@ pub mod rotation;
 mod signer;
 pub mod target;
 pub mod tenants;
+mod trail;
 mod upkeep;
 pub mod watch;
 pub mod webhooks;

@@ -1,6 +1,7 @@
 //! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
 
 mod access_log;
+pub mod audit;
 pub mod batch;
 mod body;
 pub mod breakers;
@@ -12,6 +13,7 @@ pub mod health;
 mod idempotency;
 pub mod keys;
 mod list;
+pub mod master_key;
 pub mod messages;
 mod new_message;
 mod origin;
@@ -146,6 +148,9 @@ routes! {
     "/v1/breakers/{id}/reset" { POST breakers::reset }
     "/v1/policies" { GET policies::list }
     "/v1/policies/preview" { POST policies::preview }
+    "/v1/audit" { GET audit::list }
+    "/v1/audit/checkpoint" { GET audit::checkpoint }
+    "/v1/master-key/rotation" { GET master_key::show, POST master_key::begin }
     "/v1/pause" { POST switch::pause }
     "/v1/resume" { POST switch::resume }
     "/v1/tenants" { GET tenants::list, POST tenants::make }

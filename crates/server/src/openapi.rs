@@ -6,6 +6,7 @@
 //! told of, and where a handler asks a body for a field that is not; the tests of the API fail where an
 //! answer has a field that is not, and where a route asks for another scope than is told.
 
+mod audit;
 mod batch;
 mod breakers;
 mod dead_letters;
@@ -14,6 +15,7 @@ mod document;
 mod endpoints;
 mod health;
 mod keys;
+mod master_key;
 mod messages;
 mod policies;
 mod replays;
@@ -155,6 +157,8 @@ const BY_FILE: &[(&str, &[Operation])] = &[
     ("switch", switch::OPERATIONS),
     ("tenants", tenants::OPERATIONS),
     ("keys", keys::OPERATIONS),
+    ("audit", audit::OPERATIONS),
+    ("master_key", master_key::OPERATIONS),
     ("health", health::OPERATIONS),
 ];
 

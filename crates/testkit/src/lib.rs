@@ -34,6 +34,7 @@ pub mod posthaste;
 pub mod prove;
 pub mod purity;
 pub mod receiver;
+pub mod redaction;
 pub mod restart;
 #[cfg(feature = "conformance")]
 pub mod retry_tokens;

@@ -13,8 +13,8 @@ use posthaste_store::StoreError;
 
 use crate::{
     audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9,
-    limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, restart, rotation, schedules, sealed,
-    simulation, store_backlog, store_kill9, store_speed, thread,
+    limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, redaction, restart, rotation,
+    schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
@@ -268,6 +268,11 @@ pub const PROOFS: &[Proof] = &[
         name: "idle",
         shows: "what a server takes of the machine that has nothing to do, or ten million deliveries waiting",
         run: idle::run,
+    },
+    Proof {
+        name: "redaction",
+        shows: "canaries in every secret field, the log at trace: none in logs, metrics, errors or listings",
+        run: redaction::run,
     },
     Proof {
         name: "thread",

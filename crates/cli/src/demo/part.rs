@@ -12,7 +12,7 @@ use posthaste_engine::clock::SystemClock;
 use posthaste_server::api::caller::Door;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::config::Config;
+use crate::config::{Config, LogFormat};
 use crate::serve;
 
 /// Only a folder with this file in it is served: its times are not of this world.
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     config.attempt_timeout = ATTEMPT_TIMEOUT;
     serve::allow_this_machine(&mut config.targets);
-    serve::log_to_stderr(Targets::new().with_default(LevelFilter::WARN));
+    serve::log_to_stderr(Targets::new().with_default(LevelFilter::WARN), LogFormat::Text);
     let clock = SystemClock::scaled_since(Timestamp::from_millis(args.since), args.scale);
     serve::runtime()?.block_on(serve::serve(config, Door::Open, clock)).context("the demo's server ended")
 }

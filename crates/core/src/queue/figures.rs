@@ -21,11 +21,13 @@ pub enum BreakerScope {
     Region,
     /// A credential.
     Credential,
+    /// What finds out where receivers are.
+    Resolver,
 }
 
 impl BreakerScope {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential];
+    pub const ALL: [Self; 5] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential, Self::Resolver];
 
     /// Its name in metrics and the API.
     pub const fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl BreakerScope {
             Self::Origin => "origin",
             Self::Region => "region",
             Self::Credential => "credential",
+            Self::Resolver => "resolver",
         }
     }
 
@@ -43,6 +46,7 @@ impl BreakerScope {
             SharedGate::Origin(_) => Self::Origin,
             SharedGate::Region(_) => Self::Region,
             SharedGate::Credential(_) => Self::Credential,
+            SharedGate::Resolver => Self::Resolver,
         }
     }
 }
@@ -65,9 +69,9 @@ pub struct Figures {
     /// Queues with more on the disk than in memory.
     pub spilling: u64,
     /// Breakers that are not closed, by [`BreakerScope`].
-    pub open: [u64; 4],
+    pub open: [u64; 5],
     /// How often one opened, by [`BreakerScope`].
-    pub trips: [u64; 4],
+    pub trips: [u64; 5],
     /// The pause of everything, if there is one.
     pub paused: Option<Hold>,
     /// Tenants that are paused.

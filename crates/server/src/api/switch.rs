@@ -1,20 +1,30 @@
-//! The switch for 3 a.m.: hold everything, and let it go again.
+//! The switch for 3 a.m.: hold everything, or a tenant's, and let it go again.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::StatusCode;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_store::{Pause, PauseScope, Store};
 use serde::Serialize;
 
-use super::caller::{Caller, OPERATE};
+use super::caller::{Caller, OPERATE, find_tenant};
 use super::{Answer, Api, body, json};
 use crate::object::Object;
+use crate::problem::Problem;
 use crate::value;
 
-const SCOPES: [(&str, Option<PauseScope>); 3] = [("all", Some(PauseScope::All)), ("tenant", None), ("origin", None)];
+/// What can be held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    Tenant,
+    Origin,
+}
+
+const SCOPES: [(&str, Scope); 3] = [("all", Scope::All), ("tenant", Scope::Tenant), ("origin", Scope::Origin)];
 
 /// `POST /v1/pause`. Once it answers, nothing is sent.
 pub async fn pause<S: Store, C: Clock>(
@@ -24,14 +34,12 @@ pub async fn pause<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    let scope = scope(&mut fields);
     let until = until(&mut fields, api.engine.now());
     let reason = fields.get("reason", value::text);
-    fields.not_built(&["id"]);
-    fields.finish()?;
+    let (scope, id) = scope(&api, fields).await?;
     api.engine.pause(Pause { scope, until }).await?;
-    tracing::info!(reason = reason.as_deref().unwrap_or("none given"), "paused: nothing is sent");
-    Ok(json(StatusCode::OK, &Switched { scope: "all", paused: true, until: until.map(value::write_time) }))
+    tracing::info!(reason = reason.as_deref().unwrap_or("none given"), id, "paused: nothing of it is sent");
+    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id, paused: true, until: until.map(value::write_time) }))
 }
 
 /// `POST /v1/resume`.
@@ -42,13 +50,11 @@ pub async fn resume<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    let scope = scope(&mut fields);
     fields.get("reason", value::text);
-    fields.not_built(&["id"]);
-    fields.finish()?;
+    let (scope, id) = scope(&api, fields).await?;
     api.engine.resume(scope).await?;
-    tracing::info!("resumed");
-    Ok(json(StatusCode::OK, &Switched { scope: "all", paused: false, until: None }))
+    tracing::info!(id, "resumed");
+    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id, paused: false, until: None }))
 }
 
 /// When a pause ends by itself.
@@ -62,12 +68,42 @@ pub(super) fn until(fields: &mut Object<'_>, now: Timestamp) -> Option<Timestamp
 #[derive(Serialize)]
 struct Switched {
     scope: &'static str,
+    /// The tenant's id, where it is about one.
+    id: Option<String>,
     paused: bool,
     until: Option<String>,
 }
 
-fn scope(fields: &mut Object<'_>) -> PauseScope {
-    let scope = fields
-        .need("scope", |raw| value::one_of(raw, &SCOPES)?.ok_or_else(|| "this version knows \"all\" alone".to_owned()));
-    scope.unwrap_or(PauseScope::All)
+/// What is spoken of, and the id the world knows it by; nothing else may be left in the body.
+async fn scope<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    mut fields: Object<'_>,
+) -> Result<(PauseScope, Option<String>), Problem> {
+    let scope = fields.need("scope", |raw| match value::one_of(raw, &SCOPES)? {
+        Scope::Origin => Err("this version knows \"all\" and \"tenant\"".to_owned()),
+        known => Ok(known),
+    });
+    let id = fields.get("id", value::text);
+    let tenant = match (scope, &id) {
+        (Some(Scope::Tenant), Some(named)) => find_tenant(api, named).await?,
+        _ => None,
+    };
+    match (scope, &id, &tenant) {
+        (Some(Scope::Tenant), None, _) => fields.complain("id", "is needed: which tenant, by id or uid".to_owned()),
+        (Some(Scope::Tenant), Some(_), None) => fields.complain("id", "there is no such tenant".to_owned()),
+        (Some(Scope::All), Some(_), _) => fields.complain("id", "goes with no scope \"all\"; leave it out".to_owned()),
+        _ => {}
+    }
+    fields.finish()?;
+    Ok(match tenant {
+        Some(tenant) => {
+            let id = api.engine.public_id(Kind::Tenant, tenant.id.0, tenant.at);
+            (PauseScope::Tenant(tenant.id), Some(id))
+        }
+        None => (PauseScope::All, None),
+    })
+}
+
+fn word(scope: PauseScope) -> &'static str {
+    if matches!(scope, PauseScope::Tenant(_)) { "tenant" } else { "all" }
 }

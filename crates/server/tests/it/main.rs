@@ -10,5 +10,6 @@ mod messages;
 mod metrics;
 mod openapi;
 mod policies;
+mod running;
 mod shape;
 mod switch;

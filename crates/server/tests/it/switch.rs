@@ -39,7 +39,7 @@ async fn a_pause_of_nothing_known_is_refused() {
     let cases = [
         ("{}", "/scope"),
         (r#"{"scope": "al"}"#, "/scope"),
-        (r#"{"scope": "tenant", "id": null}"#, "/scope"),
+        (r#"{"scope": "tenant", "id": null}"#, "/id"),
         (r#"{"scope": "all", "until": "2020-01-01T00:00:00Z"}"#, "/until"),
         (r#"{"scope": "all", "till": "2020-01-01T00:00:00Z"}"#, "/till"),
     ];

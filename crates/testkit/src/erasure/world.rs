@@ -363,6 +363,7 @@ impl Node {
             api_keys: store.api_keys(),
             seed: 1,
             master_key: None,
+            retention: posthaste_store::Retention::default(),
         };
         let stop = CancellationToken::new();
         let (engine, run) =

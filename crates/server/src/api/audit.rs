@@ -1,0 +1,252 @@
+//! The audit trail: what happened to deliveries and what operators did, as the journal keeps it, and the signed word
+//! on how it ends. `posthaste audit verify` proves that nothing in it was changed.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::{StatusCode, Uri};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::state::State as Life;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
+use posthaste_store::journal::Entry;
+use posthaste_store::{DocumentKind, EndpointStatus, OPERATOR, PauseScope, Store};
+use serde::Serialize;
+
+use super::caller::{Caller, OPERATE};
+use super::list::{Asked, not_ours, page};
+use super::{Answer, Api, json, no_parameters};
+use crate::problem::{Code, Problem};
+use crate::value;
+
+/// Rows of the journal that one request looks at: a row is a commit, and may tell of hundreds of things.
+const ROWS_MAX: u32 = 500;
+
+/// What is told of, by name.
+const KINDS: [&str; 19] = [
+    "opened",
+    "accepted",
+    "attempted",
+    "late",
+    "ended",
+    "cut",
+    "uncut",
+    "paused",
+    "resumed",
+    "endpoint",
+    "spread",
+    "job",
+    "purged",
+    "retained",
+    "document",
+    "erased",
+    "erasure_done",
+    "rotation_begun",
+    "rotation_ended",
+];
+
+/// `GET /v1/audit`.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &["kind"])?;
+    let kind = asked.filter("kind");
+    if let Some(unknown) = kind.filter(|kind| !KINDS.contains(kind)) {
+        let detail = format!("kind {unknown:?} is not one of {}", KINDS.join(", "));
+        return Err(Problem::new(Code::InvalidParameter, detail));
+    }
+    let list = api.engine.list_id(Sees::All, &format!("audit {kind:?} {:?}", asked.order));
+    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
+    let after = asked.cursor.as_ref().map(open).transpose()?;
+    // Where to go on: a row, and how many of its entries were passed already.
+    let (from, passed) = after.map_or((None, 0), |(passed, row)| (Some(row), passed.as_millis()));
+    let rows = api.engine.trail(asked.order, from, ROWS_MAX).await?;
+    let (mut data, mut next) = (Vec::new(), None);
+    let full = rows.len() == ROWS_MAX as usize;
+    'rows: for (nth, row) in rows.iter().enumerate() {
+        let skip = if nth == 0 { passed } else { 0 };
+        for (at, entry) in (0_i64..).zip(row.entries()) {
+            let entry = entry?;
+            if at < skip || kind.is_some_and(|kind| kind != name(&entry)) {
+                continue;
+            }
+            if data.len() == asked.limit as usize {
+                next = Some((row.number, at));
+                break 'rows;
+            }
+            data.push(Shown::of(&api, row.number, row.at, &entry).await?);
+        }
+    }
+    // Rows are left to look at: the last one looked at is looked at again, and all of it passed.
+    if next.is_none() && full {
+        next = rows.last().map(|row| (row.number, i64::from(u32::MAX)));
+    }
+    let next = next.and_then(|(row, passed)| api.engine.cursor(list, Timestamp::from_millis(passed), row));
+    Ok(page(&uri, data, next))
+}
+
+/// `GET /v1/audit/checkpoint`: signed now. Who keeps it elsewhere can tell later whether anything before it changed.
+pub async fn checkpoint<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+    no_parameters(&uri)?;
+    let signed = api.engine.checkpoint().await?.ok_or_else(|| Problem::no_such("checkpoint"))?;
+    let key = api.engine.checkpoint_key();
+    let checkpoint =
+        Checkpoint { row: signed.row, line: signed.line, public_key: key.to_string(), public_key_pem: key.to_pem() };
+    Ok(json(StatusCode::OK, &checkpoint))
+}
+
+#[derive(Serialize)]
+struct Checkpoint {
+    row: u64,
+    line: String,
+    public_key: String,
+    public_key_pem: String,
+}
+
+#[derive(Default, Serialize)]
+struct Shown {
+    row: u64,
+    at: String,
+    kind: &'static str,
+    tenant: Option<String>,
+    endpoint: Option<String>,
+    message: Option<String>,
+    delivery: Option<String>,
+    what: Option<String>,
+}
+
+impl Shown {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, row: u64, at: Timestamp, entry: &Entry) -> Result<Self, Problem> {
+        let About { tenant, endpoint, message, delivery, what } = about(entry);
+        let accepted = match message {
+            Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
+            None => None,
+        };
+        let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
+        Ok(Self {
+            row,
+            at: value::write_time(entry.at().unwrap_or(at)),
+            kind: name(entry),
+            tenant: match tenant {
+                Some(tenant) => tenant_id(api, tenant).await?,
+                None => None,
+            },
+            endpoint: match endpoint {
+                Some(endpoint) => endpoint_id(api, endpoint).await?,
+                None => None,
+            },
+            message: message.and_then(|message| id(Kind::Message, message.0)),
+            delivery: delivery.and_then(|delivery| id(Kind::Delivery, delivery.0)),
+            what,
+        })
+    }
+}
+
+async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
+    let known = api.engine.tenant(tenant).await?;
+    Ok(known.map(|known| api.engine.public_id(Kind::Tenant, known.id.0, known.at)))
+}
+
+async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
+    let known = api.engine.endpoint(Sees::All, endpoint).await?;
+    Ok(known.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at)))
+}
+
+/// What an entry is about.
+#[derive(Default)]
+struct About {
+    tenant: Option<TenantId>,
+    endpoint: Option<EndpointId>,
+    message: Option<MessageId>,
+    delivery: Option<DeliveryId>,
+    what: Option<String>,
+}
+
+fn about(entry: &Entry) -> About {
+    let lane = |lane: &LaneId| Some(lane.endpoint());
+    match entry {
+        Entry::Accepted { message, tenant, deliveries, .. } => About {
+            tenant: Some(*tenant),
+            message: Some(*message),
+            what: Some(format!("{} deliveries", deliveries.len())),
+            ..About::default()
+        },
+        Entry::Attempted { lane: to, attempt, .. } | Entry::Late { lane: to, attempt, .. } => {
+            About { endpoint: lane(to), what: Some(attempt.cause.code().to_owned()), ..About::default() }
+        }
+        Entry::Ended { delivery, message, lane: to, state, .. } => About {
+            endpoint: lane(to),
+            message: Some(*message),
+            delivery: Some(*delivery),
+            what: Some(end(state)),
+            ..About::default()
+        },
+        Entry::Cut { cause, .. } => About { what: Some(cause.code().to_owned()), ..About::default() },
+        Entry::Paused { scope, .. } | Entry::Resumed { scope } => match scope {
+            PauseScope::All => About { what: Some("everything".to_owned()), ..About::default() },
+            PauseScope::Tenant(tenant) => About { tenant: Some(*tenant), ..About::default() },
+            PauseScope::Lane(to) => About { endpoint: lane(to), ..About::default() },
+        },
+        Entry::Endpoint { endpoint, tenant, status } => About {
+            tenant: Some(*tenant),
+            endpoint: Some(*endpoint),
+            what: (*status == EndpointStatus::Gone).then(|| "gone".to_owned()),
+            ..About::default()
+        },
+        Entry::Spread { tenant, deliveries, .. } => {
+            About { tenant: Some(*tenant), what: Some(format!("{} deliveries", deliveries.len())), ..About::default() }
+        }
+        Entry::Job { tenant, .. } | Entry::Purged { tenant, .. } | Entry::Erased { tenant, .. } => {
+            About { tenant: Some(*tenant), ..About::default() }
+        }
+        Entry::Retained { removed, .. } => About { what: Some(format!("{removed} rows")), ..About::default() },
+        Entry::Document { kind, tenant, removed, .. } => {
+            let kind = match kind {
+                DocumentKind::Tenant => "a tenant",
+                DocumentKind::ApiKey => "an API key",
+                DocumentKind::Policy => "a policy",
+            };
+            let what = if *removed { format!("{kind}, removed") } else { kind.to_owned() };
+            About { tenant: Some(*tenant).filter(|tenant| *tenant != OPERATOR), what: Some(what), ..About::default() }
+        }
+        Entry::ErasureDone { announced, .. } => {
+            About { what: Some(format!("announced by row {announced}")), ..About::default() }
+        }
+        Entry::RotationBegun { to, .. } | Entry::RotationEnded { to, .. } => {
+            About { what: Some(format!("to master key {to}")), ..About::default() }
+        }
+        _ => About::default(),
+    }
+}
+
+fn end(state: &Life) -> String {
+    let name = state.phase().name();
+    match state {
+        Life::Dead { cause, .. } | Life::Cancelled { cause, .. } => format!("{name}: {}", cause.code()),
+        _ => name.to_owned(),
+    }
+}
+
+fn name(entry: &Entry) -> &'static str {
+    match entry {
+        Entry::Opened { .. } => "opened",
+        Entry::Accepted { .. } => "accepted",
+        Entry::Attempted { .. } => "attempted",
+        Entry::Late { .. } => "late",
+        Entry::Ended { .. } => "ended",
+        Entry::Cut { .. } => "cut",
+        Entry::Uncut { .. } => "uncut",
+        Entry::Paused { .. } => "paused",
+        Entry::Resumed { .. } => "resumed",
+        Entry::Endpoint { .. } => "endpoint",
+        Entry::Spread { .. } => "spread",
+        Entry::Job { .. } => "job",
+        Entry::Purged { .. } => "purged",
+        Entry::Retained { .. } => "retained",
+        Entry::Document { .. } => "document",
+        Entry::Erased { .. } => "erased",
+        Entry::ErasureDone { .. } => "erasure_done",
+        Entry::RotationBegun { .. } => "rotation_begun",
+        Entry::RotationEnded { .. } => "rotation_ended",
+    }
+}

@@ -91,3 +91,35 @@ impl Fanout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{LaneId, TenantId};
+    use crate::policy::Policy;
+
+    /// Whether an audience has ann's endpoint, which is marked a and b and wants orders.
+    fn check(subjects: &[&str], tags: &[&str], all: bool, event_type: Option<&str>) -> bool {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let policy = Arc::new(Policy::preset("webhook").unwrap_or_default());
+        let lane = Arc::new(LaneSettings::new(LaneId::from_raw(1), TenantId::from_raw(1), policy));
+        let wants = [Pattern::parse("order.*").expect("a pattern")];
+        let marks: Vec<String> = owned(&["a", "b"]);
+        let ann = Candidate { lane: &lane, event_types: &wants, subject: Some("ann"), tags: &marks, ttl: None };
+        Audience { subjects: owned(subjects), tags: owned(tags), all }.has(&ann, event_type)
+    }
+
+    #[test]
+    fn an_audience_is_those_that_want_the_event_and_are_all_that_is_asked_for() {
+        assert!(check(&[], &[], false, Some("order.paid")));
+        assert!(!check(&[], &[], false, Some("invoice.paid")));
+        assert!(!check(&[], &[], false, None));
+        assert!(check(&["bob", "ann"], &[], false, Some("order.paid")));
+        assert!(!check(&["bob"], &[], false, Some("order.paid")));
+        assert!(check(&[], &["x", "b"], false, Some("order.paid")));
+        assert!(!check(&["ann"], &["x"], false, Some("order.paid")), "each kind must be met");
+        assert!(!check(&["ann"], &[], false, Some("invoice.paid")), "who it is for does not make it wanted");
+        assert!(check(&[], &[], true, Some("invoice.paid")));
+        assert!(check(&[], &[], true, None));
+    }
+}

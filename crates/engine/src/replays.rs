@@ -1,13 +1,30 @@
 //! What was given up, and another life for it: dead letters and replays, as the API asks for them.
 
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobQuery, JobState, ListOrder, NewReplay,
+    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobQuery, JobState, ListOrder, NewReplay,
     ReplayWhat, Store, StoreError,
 };
 
+use crate::accept::Once;
 use crate::clock::Clock;
 use crate::engine::{Engine, Sees};
+use crate::tenants::{Made, NotFiled};
+
+/// A replay that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeReplay {
+    /// The id the world knows it by.
+    pub public_id: String,
+    /// When.
+    pub at: Timestamp,
+    /// How many there were for it then.
+    pub total: Count,
+    /// Deliveries it may make in a second.
+    pub per_second: Option<u32>,
+}
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Dead letters that match, by the time of their end.
@@ -58,6 +75,32 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let job = self.store.start_replay(self.session, replay).await?;
         self.tell_of_job();
         Ok(job)
+    }
+
+    /// The same under a key: whoever asks again is answered as before.
+    pub async fn replay_once(
+        &self,
+        tenant: TenantId,
+        what: ReplayWhat,
+        per_second: Option<u32>,
+        once: Once<MadeReplay>,
+    ) -> Result<Made<MadeReplay>, NotFiled> {
+        let (id, at) = (JobId(self.mint(1)), self.clock.now());
+        // What the first caller is answered is kept with the key, before anybody has counted for the job.
+        let total = match &what {
+            ReplayWhat::Found(filter) => self.count_dead_letters(filter.clone()).await?,
+            ReplayWhat::Listed(listed) => Count::Exactly(listed.len() as u64),
+        };
+        let made = MadeReplay { public_id: self.public_id(Kind::Replay, id.0, at), at, total, per_second };
+        let once = self.known_by(tenant, once, &made, at);
+        let replay = NewReplay { id, tenant, at, what, per_second };
+        let begun = self.store.start_replay_once(self.session, replay, once).await?;
+        self.tell_of_job();
+        match begun {
+            Begun::Now(_) => Ok(Made::Now(made)),
+            Begun::Before(answer) => Ok(Made::Before(answer)),
+            Begun::KeyReused => Err(NotFiled::KeyReused),
+        }
     }
 
     /// A job of a tenant.

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::flow::bucket::{Bucket, Rate};
@@ -65,6 +66,17 @@ pub struct Quota {
     pub per_second: u32,
     /// At once, after a rest.
     pub burst: u32,
+}
+
+/// What a tenant may still send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Of this quota.
+    pub quota: Quota,
+    /// So many at once.
+    pub left: u64,
+    /// In so long all of it, if nothing is sent.
+    pub whole_in: Duration,
 }
 
 /// The least and the most a tenant may weigh: the queue counts in thousandths.
@@ -151,12 +163,15 @@ impl Tenants {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message from a tenant's quota; else when there will be room for the next.
-    pub fn take(&self, tenant: &Tenant, now: Timestamp) -> Result<(), Timestamp> {
-        let Some(quota) = tenant.terms.quota else { return Ok(()) };
+    /// Takes a message from a tenant's quota, if it has one, and says what is left; else when there will be room for
+    /// the next.
+    pub fn take(&self, tenant: &Tenant, now: Timestamp) -> Result<Option<Allowance>, Timestamp> {
+        let Some(quota) = tenant.terms.quota else { return Ok(None) };
         let rate = Rate::per_second(quota.per_second).with_burst(quota.burst);
         let mut kept = self.lock();
-        kept.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now)).take(&rate, now)
+        let bucket = kept.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
+        bucket.take(&rate, now)?;
+        Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
     }
 
     /// Forgets what a tenant was: it has changed, or is no more.
@@ -263,8 +278,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Whether a tenant may send one more message now; else when.
-    pub fn take_from_quota(&self, tenant: &Tenant) -> Result<(), Timestamp> {
+    /// Whether a tenant may send one more message now, and what it may send after it; else when.
+    pub fn take_from_quota(&self, tenant: &Tenant) -> Result<Option<Allowance>, Timestamp> {
         self.tenants.take(tenant, self.clock.now())
     }
 

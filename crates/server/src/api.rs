@@ -18,6 +18,7 @@ pub mod messages;
 mod new_message;
 mod origin;
 pub mod policies;
+mod quota;
 pub mod replays;
 pub mod routes;
 pub mod switch;

@@ -65,6 +65,7 @@ codes! {
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
     NameTaken "name_taken" CONFLICT "another one is called so";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
+    Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
     DiskFull "disk_full" SERVICE_UNAVAILABLE "the disk is full";
     ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
@@ -179,6 +180,12 @@ impl Problem {
     /// A route that does not exist.
     pub fn no_route(uri: &Uri) -> Self {
         Self::new(Code::NotFound, format!("there is no route {}", uri.path()))
+    }
+
+    /// More is asked for than the server can hold.
+    pub(crate) fn overloaded() -> Self {
+        Self::new(Code::Overloaded, "the server has too much to do; nothing was stored; send it again in a second")
+            .after(1)
     }
 
     /// An id that names nothing of this kind; the same for one that never was.
@@ -312,10 +319,12 @@ fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
     match error {
         // Told once by the store: a line for each refusal would only fill the disk further.
         StoreError::Full => tracing::debug!("refused: the disk is full"),
+        StoreError::Busy => tracing::debug!("refused: the store has too much to do"),
         _ => tracing::error!(error = error as &dyn std::error::Error, "the store could not be written"),
     }
     match error {
         StoreError::Stopped => Problem::new(Code::StoreUnavailable, perhaps),
+        StoreError::Busy => Problem::overloaded(),
         StoreError::Full => Problem::new(Code::DiskFull, "nothing was stored: the disk is full; send it again later"),
         _ => Problem::new(Code::StoreUnavailable, "nothing was stored; send it again later"),
     }

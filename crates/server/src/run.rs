@@ -27,7 +27,7 @@ use crate::api::Api;
 use crate::api::caller::Door;
 use crate::api::routes::Routes;
 
-/// More connections wait to be accepted; each may hold a body of 2 MB.
+/// More connections wait to be accepted. What their bodies take is bounded by `room`.
 const CONNECTIONS_MAX: usize = 1_024;
 /// The same where metrics are read: a collector or two, and somebody who is curious.
 const WATCHERS_MAX: usize = 16;

@@ -126,6 +126,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_job_is_paused_resumed_and_cancelled
             a_replay_gives_each_dead_letter_one_next_life
             a_replay_of_a_list_takes_what_is_dead_or_expired
+            a_replay_under_a_key_begins_once
             what_is_purged_or_cut_is_not_replayed
             a_fenced_session_spreads_nothing
             a_tenant_s_endpoints_are_walked_in_pages;

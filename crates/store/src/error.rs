@@ -19,6 +19,9 @@ pub enum StoreError {
     /// store goes on by itself then.
     #[error("the disk is full: nothing was accepted; free some space, or ask again later")]
     Full,
+    /// More was asked for than the store can take in time: nothing was written.
+    #[error("the store has too much to do: nothing was accepted; ask again in a moment")]
+    Busy,
     /// The database refused.
     #[error("cannot {doing}")]
     Database {

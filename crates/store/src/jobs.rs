@@ -5,7 +5,7 @@ use std::future::Future;
 use posthaste_core::id::{DeliveryId, JobId};
 
 use crate::StoreError;
-use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage, Session};
+use crate::row::{Begun, Chunk, Chunked, Idempotency, Job, JobQuery, JobState, NewReplay, ReplayPage, Session};
 
 /// Remembers jobs and how far they are. A large fan-out begins by [`Outbox::accept`](crate::Outbox::accept).
 ///
@@ -15,6 +15,14 @@ pub trait Jobs: Send + Sync + 'static {
     /// Begins a replay, which takes what matches and is filed by now.
     fn start_replay(&self, session: Session, replay: NewReplay)
     -> impl Future<Output = Result<Job, StoreError>> + Send;
+
+    /// The same under a key, unless this was begun before under it.
+    fn start_replay_once(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        once: Idempotency,
+    ) -> impl Future<Output = Result<Begun, StoreError>> + Send;
 
     /// One job.
     fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send;

@@ -35,8 +35,8 @@ pub use endpoint::{DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStat
 pub use erasure::{Erase, Erasure, ErasureStep, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{
-    CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, REPLAY_LISTED_MAX,
-    ReplayItem, ReplayPage, ReplayWhat, Spread,
+    Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay,
+    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Spread,
 };
 pub use list::{
     Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,

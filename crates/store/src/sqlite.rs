@@ -374,10 +374,10 @@ impl Outbox for Sqlite {
         let room = arrivals::room(messages.iter());
         let keyed = keys_given(&messages);
         let (sealed, entries) = self.seal(&mut messages).await?;
-        let permit = self.shared.arrivals.make_room(room).await?;
+        let permit = self.shared.arrivals.make_room_soon(room).await?;
         let told = self
             .writer
-            .ask(|reply| {
+            .ask_soon(|reply| {
                 // From here on the writer answers for the room, whether or not we still wait.
                 permit.forget();
                 Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }

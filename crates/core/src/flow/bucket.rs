@@ -119,6 +119,17 @@ impl Bucket {
         (missing > 0).then(|| now + Duration::from_millis(missing.div_ceil(rate.each_milli())))
     }
 
+    /// How many whole tokens are there.
+    pub fn tokens(&self, rate: &Rate, now: Timestamp) -> u64 {
+        self.saved_by(rate, now) / ONE
+    }
+
+    /// How long nobody may take one until it is full; [`Duration::MAX`] at a rate of 0.
+    pub fn full_in(&self, rate: &Rate, now: Timestamp) -> Duration {
+        let missing = rate.burst.saturating_sub(self.saved_by(rate, now));
+        if rate.milli == 0 { Duration::MAX } else { Duration::from_millis(missing.div_ceil(rate.each_milli())) }
+    }
+
     /// Gives back a token that was taken and not sent, in the same moment: one given back later
     /// comes on top of what grew meanwhile. Never above the burst.
     pub fn give_back(&mut self, rate: &Rate) {
@@ -170,6 +181,20 @@ mod tests {
     /// Asks every millisecond of a span.
     fn take_during(bucket: &mut Bucket, rate: &Rate, span: std::ops::Range<i64>) -> u64 {
         span.map(|now| take_all(bucket, rate, now)).sum()
+    }
+
+    #[test]
+    fn what_is_left_of_a_rate_and_when_it_is_whole_again_can_be_told() {
+        let rate = Rate::per_second(2).with_burst(10);
+        let now = Timestamp::from_millis(0);
+        let mut bucket = Bucket::full(&rate, now);
+        assert_eq!((bucket.tokens(&rate, now), bucket.full_in(&rate, now)), (10, Duration::ZERO));
+        for _ in 0..4 {
+            bucket.take(&rate, now).expect("there are ten");
+        }
+        assert_eq!((bucket.tokens(&rate, now), bucket.full_in(&rate, now)), (6, Duration::from_secs(2)));
+        let later = now + Duration::from_millis(1_400);
+        assert_eq!((bucket.tokens(&rate, later), bucket.full_in(&rate, later)), (8, Duration::from_millis(600)));
     }
 
     #[test]

@@ -10,14 +10,14 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use posthaste_engine::accept::{NewMessage, NotAccepted, Once, Outcome};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::tenants::Tenant;
+use posthaste_engine::tenants::{Allowance, Tenant};
 use posthaste_store::Store;
 
 use super::body::{BODY_BYTES_MAX, lines};
 use super::caller::{Caller, SEND};
 use super::idempotency::{key_of_line, stands_for};
 use super::messages::answer;
-use super::{Answer, Api, json_bytes, new_message, tenants};
+use super::{Answer, Api, json_bytes, new_message, quota};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 
@@ -45,9 +45,17 @@ pub async fn send<S: Store, C: Clock>(
         read.push(line);
     }
     let mut new = Vec::with_capacity(read.len());
+    let mut allowance = None;
     let mut answers: Vec<Option<Problem>> = Vec::with_capacity(read.len());
     for line in read {
-        answers.push(message(&api, tenant, line).map(|message| new.push(message)).err());
+        answers.push(match message(&api, tenant, line) {
+            Ok((message, left)) => {
+                new.push(message);
+                allowance = left;
+                None
+            }
+            Err(problem) => Some(problem),
+        });
     }
     let mut outcomes = api.engine.accept_all(new).await.into_iter();
     let mut written = Vec::with_capacity(answers.len() * ANSWER_BYTES);
@@ -59,11 +67,17 @@ pub async fn send<S: Store, C: Clock>(
         }
         written.push(b'\n');
     }
-    Ok(ndjson(written))
+    let mut response = ndjson(written);
+    quota::tell(&mut response, allowance);
+    Ok(response)
 }
 
 /// The message a line is, taken from the tenant's quota.
-fn message<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant, line: &[u8]) -> Result<NewMessage, Problem> {
+fn message<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    tenant: &Tenant,
+    line: &[u8],
+) -> Result<(NewMessage, Option<Allowance>), Problem> {
     if line.len() > BODY_BYTES_MAX {
         return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
     }
@@ -71,8 +85,7 @@ fn message<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant, line: &[u8]) ->
     let key = fields.get("idempotency_key", key_of_line);
     let once = key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
     let new = NewMessage { once, ..new_message::parse(api, tenant.id, fields)? };
-    api.engine.take_from_quota(tenant).map_err(|until| tenants::over_quota(until, api.engine.now()))?;
-    Ok(new)
+    Ok((new, quota::take(api, tenant)?))
 }
 
 /// What became of a line's message: the answer it would have had alone, and its status.

@@ -1,5 +1,6 @@
 //! How a body is read: within limits of size and time, once everything else about its request was found fine.
 
+use std::error::Error;
 use std::time::Duration;
 
 use axum::body::HttpBody;
@@ -10,6 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::{idempotency, no_parameters};
 use crate::problem::{Code, Problem};
+use crate::room::NoRoom;
 
 /// The largest request body but a batch's.
 pub const BODY_BYTES_MAX: usize = 2_000_000;
@@ -65,12 +67,17 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             Err(Problem::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", form.bytes_max)))
         }
+        Ok(Err(error)) if is_no_room(error.as_ref()) => Err(Problem::overloaded()),
         Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "the body ended early; send it again")),
         Err(_) => {
             let detail = format!("the body took longer than {} s; send it again", BODY_WITHIN.as_secs());
             Err(Problem::new(Code::BodyTooSlow, detail))
         }
     }
+}
+
+fn is_no_room(error: &(dyn Error + 'static)) -> bool {
+    error.is::<NoRoom>() || error.source().is_some_and(is_no_room)
 }
 
 fn check_headers(headers: &HeaderMap, form: &Form) -> Result<(), Problem> {

@@ -21,7 +21,7 @@ use super::caller::{Caller, READ, REPLAY, SEND};
 use super::deliveries::{self, Waiting};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, tenants};
+use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, quota};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -39,11 +39,13 @@ pub async fn send<S: Store, C: Clock>(
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
     let new = NewMessage { once, ..new_message::parse(&api, tenant.id, Object::read(&body)?)? };
-    api.engine.take_from_quota(tenant).map_err(|until| tenants::over_quota(until, api.engine.now()))?;
-    Ok(match api.engine.accept(new).await? {
+    let allowance = quota::take(&api, tenant)?;
+    let mut response = match api.engine.accept(new).await? {
         Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
         Outcome::Replayed(first) => replayed(first),
-    })
+    };
+    quota::tell(&mut response, allowance);
+    Ok(response)
 }
 
 /// What a message that was accepted is answered.

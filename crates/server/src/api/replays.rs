@@ -6,17 +6,21 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::Kind;
+use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_store::{Count, DeadLetterFilter, Job, JobKind, JobState, ReplayWhat, Store};
+use posthaste_engine::replays::MadeReplay;
+use posthaste_engine::tenants::Made;
+use posthaste_store::{Count, DeadLetterFilter, FirstAnswer, Job, JobKind, JobState, ReplayWhat, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY};
+use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, cause, page};
-use super::{Answer, Api, Named, body, json, no_parameters};
+use super::{Answer, Api, Named, json, json_bytes, no_parameters};
 use crate::object::Object;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::value;
 
 /// Deliveries that one replay names; more are found by a filter.
@@ -30,7 +34,7 @@ pub async fn make<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let tenant = caller.tenant_id()?;
-    let body = body(request).await?;
+    let (body, key) = keyed_body(tenant, request).await?;
     let asked = parse(&api, tenant, &body).await?;
     if asked.dry_run {
         let count = match &asked.what {
@@ -39,10 +43,35 @@ pub async fn make<S: Store, C: Clock>(
         };
         return Ok(json(StatusCode::OK, &DryRun { dry_run: true, total: Total::of(count) }));
     }
-    let job = api.engine.replay(tenant, asked.what, asked.per_second).await?;
-    let shown = Shown::of(&api, &job);
-    tracing::info!(replay = shown.id, reason = asked.reason.as_deref().unwrap_or("none given"), "began a replay");
-    Ok(json(StatusCode::ACCEPTED, &shown))
+    let reason = asked.reason.as_deref().unwrap_or("none given");
+    let Some((key, digest)) = key else {
+        let shown = Shown::of(&api, &api.engine.replay(tenant, asked.what, asked.per_second).await?);
+        tracing::info!(replay = shown.id, reason, "began a replay");
+        return Ok(json(StatusCode::ACCEPTED, &shown));
+    };
+    let once = Once { key, digest, answer };
+    match api.engine.replay_once(tenant, asked.what, asked.per_second, once).await? {
+        Made::Now(made) => {
+            tracing::info!(replay = made.public_id, reason, "began a replay");
+            Ok(json_bytes(StatusCode::ACCEPTED, answer(&made).body))
+        }
+        Made::Before(first) => Ok(replayed(first)),
+    }
+}
+
+/// What is answered under a key, now and again.
+fn answer(made: &MadeReplay) -> FirstAnswer {
+    let shown = Shown {
+        id: made.public_id.clone(),
+        state: "running",
+        created_at: value::write_time(made.at),
+        total: Some(Total::of(made.total)),
+        replayed: 0,
+        skipped: 0,
+        per_second: made.per_second,
+    };
+    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
 /// `GET /v1/replays`.
@@ -140,14 +169,14 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
     let mut select = fields.object("select");
     let listed = select.get("deliveries", |raw| deliveries(api, raw));
     let mut filter = DeadLetterFilter::of(tenant);
-    let endpoint = select.get("endpoint", |raw| {
-        let written = value::text(raw)?;
-        api.endpoint_id(&written).ok_or_else(|| "is not the id of an endpoint".to_owned())
-    });
-    if let Some(endpoint) = endpoint {
-        match api.engine.endpoint(Sees::Tenant(tenant), endpoint).await? {
-            Some(_) => filter.endpoint = Some(endpoint),
-            None => select.complain("endpoint", "does not exist".to_owned()),
+    if let Some(named) = select.get("endpoint", value::text) {
+        match api.endpoint_named(Sees::Tenant(tenant), &named).await {
+            Ok(endpoint) => filter.endpoint = Some(endpoint),
+            // Another's is not to be told from one that never was.
+            Err(problem) if problem.code() == Code::NotFound => {
+                select.complain("endpoint", "is not the id or uid of an endpoint".to_owned());
+            }
+            Err(problem) => return Err(problem),
         }
     }
     filter.cause = select.get("cause", |raw| cause(&value::text(raw)?));

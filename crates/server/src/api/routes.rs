@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
@@ -18,6 +17,8 @@ use posthaste_store::Store;
 
 use super::caller::{Caller, Door, SEND};
 use super::{Answer, Api, access_log, batch, health, messages, origin, router};
+use crate::problem::Problem;
+use crate::room::{NoRoom, Room};
 use crate::served::Open;
 
 /// Every route, and the API behind them.
@@ -29,19 +30,20 @@ pub struct Routes<S, C> {
     carries_load: bool,
     /// Whether callers must be on this machine.
     door: Door,
+    room: Room,
 }
 
 impl<S: Store, C: Clock> Routes<S, C> {
     /// The routes of this API.
     pub fn new(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(router(Arc::clone(api)));
-        Self { api: Arc::clone(api), router, carries_load: !access_log::is_read(), door: api.door }
+        Self { api: Arc::clone(api), router, carries_load: !access_log::is_read(), door: api.door, room: Room::new() }
     }
 
     /// Those of the metrics' own listener.
     pub fn for_watchers(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(health::watchers(Arc::clone(api)));
-        Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked }
+        Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: Room::new() }
     }
 
     /// A connection was accepted: it counts for as long as what is given is kept.
@@ -51,7 +53,12 @@ impl<S: Store, C: Clock> Routes<S, C> {
 
     /// Answers a request, and marks the answer.
     pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
-        let mut response = self.routed(request.map(Body::new)).await;
+        let (head, body) = request.into_parts();
+        let mut response = match self.room.admit(body) {
+            // What it holds of the room, it holds until it is answered.
+            Ok((body, _held)) => self.routed(Request::from_parts(head, body)).await,
+            Err(NoRoom) => Problem::overloaded().into_response(),
+        };
         self.api.stamp(&mut response);
         response
     }

@@ -19,7 +19,7 @@ use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, body, json, json_bytes, no_body, no_parameters};
 use crate::object::Object;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::value;
 
 /// Fields of a tenant that are documented and not built.
@@ -182,12 +182,4 @@ fn parse(body: &[u8], uid: Option<String>, before: Terms) -> Result<(Option<Stri
     fields.not_built(NOT_BUILT);
     fields.finish()?;
     Ok((uid, Terms { weight: weight.unwrap_or(before.weight), quota, policy: policy.or(before.policy) }))
-}
-
-/// What a tenant who has used its quota up is told.
-pub(super) fn over_quota(until: posthaste_core::time::Timestamp, now: posthaste_core::time::Timestamp) -> Problem {
-    let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
-    let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);
-    let detail = format!("this tenant's quota is used up; nothing was stored; send it again in {seconds} s");
-    Problem::new(Code::QuotaExceeded, detail).after(seconds)
 }

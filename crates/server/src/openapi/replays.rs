@@ -48,6 +48,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/replays", "Gives dead letters another life")
         .scope("replay")
         .takes(&NEW)
+        .keyed()
         .answers(&[answer(202, "It has begun.", &SHOWN), answer(200, "A dry run: how many there are.", &COUNTED)]),
     Operation::get("/v1/replays", "Lists replays")
         .scope("read")

@@ -220,6 +220,10 @@ async fn a_tenant_over_its_quota_is_told_when_to_come_back() {
         let answer = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
         if answer.status == StatusCode::TOO_MANY_REQUESTS {
             assert_eq!(answer.headers["retry-after"], "1");
+        } else {
+            assert_eq!(answer.headers["ratelimit-policy"], "\"messages\";q=2;w=2");
+            let left = answer.headers["ratelimit"].to_str().expect("text");
+            assert!(["\"messages\";r=1;t=1", "\"messages\";r=0;t=2"].contains(&left), "{left}");
         }
         statuses.push(answer.status.as_u16());
     }
@@ -237,8 +241,9 @@ async fn what_is_created_under_a_key_is_created_once() {
         ("/v1/keys", r#"{"description": "a"}"#, r#"{"description": "b"}"#),
         ("/v1/tenants/acme/keys", r#"{"description": "a"}"#, r#"{"description": "b"}"#),
         ("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/a"}"#, r#"{"url": "http://127.0.0.1:9999/b"}"#),
+        ("/v1/replays", r#"{"select": {}}"#, r#"{"select": {"tier": 1}}"#),
     ] {
-        let who = if path == "/v1/endpoints" { &key } else { &locked.operator };
+        let who = if matches!(path, "/v1/endpoints" | "/v1/replays") { &key } else { &locked.operator };
         let send = async |body: &'static str| {
             let request = Request::post(path)
                 .header("content-type", "application/json")
@@ -247,9 +252,10 @@ async fn what_is_created_under_a_key_is_created_once() {
             locked.server.send(request.body(Full::from(body)).expect("a request")).await
         };
         let first = send(body).await;
-        assert_eq!(first.status, StatusCode::CREATED, "{path}: {}", first.body);
+        let expected = if path == "/v1/replays" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
+        assert_eq!(first.status, expected, "{path}: {}", first.body);
         let again = send(body).await;
-        assert_eq!((again.status, &again.body), (StatusCode::CREATED, &first.body), "{path}");
+        assert_eq!((again.status, &again.raw), (expected, &first.raw), "{path}");
         assert_eq!(again.headers["idempotency-replayed"], "true");
         assert_eq!(send(other).await.problem(), (422, "idempotency_key_reused", ""), "{path}");
     }

@@ -6,6 +6,7 @@ mod deliveries;
 mod endpoints;
 mod fixture;
 mod keys;
+mod load;
 mod messages;
 mod metrics;
 mod openapi;

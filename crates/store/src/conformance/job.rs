@@ -15,7 +15,7 @@ use crate::row::{
     Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
     Message, NewReplay, ReplayWhat, Spread, Sweep,
 };
-use crate::{Acceptance, Store};
+use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 
@@ -296,6 +296,24 @@ pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(c
     for id in [expired, given_up] {
         case.check(case.done("lives", case.store.replay_of(id).await).1.is_some(), "it has a next life");
     }
+}
+
+pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
+    let begin = async |digest: u8| {
+        let id = JobId(case.message(&[]).message.id.0);
+        let what = ReplayWhat::Listed(Vec::new());
+        let replay = NewReplay { id, tenant: TENANT, at: NOW, what, per_second: None };
+        let answer = FirstAnswer { status: 202, body: format!("{id}").into() };
+        let key = KeyHash([5; 16]);
+        let once = Idempotency { tenant: TENANT, key, digest: [digest; 32], answer: answer.clone(), at: NOW };
+        (answer, case.done("replay", case.store.start_replay_once(case.session(), replay, once).await))
+    };
+    let (answer, first) = begin(1).await;
+    case.check(matches!(first, Begun::Now(_)), "it begins");
+    case.same("the same again", begin(1).await.1, Begun::Before(answer));
+    case.same("another request", begin(2).await.1, Begun::KeyReused);
+    let all = case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, 10).await;
+    case.same("one of them", case.done("jobs", all).len(), 1);
 }
 
 pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<S>) {

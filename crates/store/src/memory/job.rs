@@ -11,8 +11,8 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
-    Arrival, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, Message, NewReplay,
-    ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
+    Acceptance, Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
+    ListOrder, Message, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -117,6 +117,21 @@ impl Memory {
         self.note([Entry::Job { job: job.id, tenant: job.tenant, state: job.state }]);
         self.jobs.jobs.insert(job.id, job.clone());
         Ok(job)
+    }
+
+    /// See [`crate::Jobs::start_replay_once`].
+    pub fn start_replay_once(
+        &mut self,
+        session: Session,
+        replay: &NewReplay,
+        once: Idempotency,
+    ) -> Result<Begun, StoreError> {
+        self.guard(session)?;
+        match self.once(Some(once), None) {
+            Acceptance::Replayed(answer) => Ok(Begun::Before(answer)),
+            Acceptance::KeyReused => Ok(Begun::KeyReused),
+            Acceptance::Fresh => self.start_replay(session, replay).map(Begun::Now),
+        }
     }
 
     /// See [`crate::Jobs::job`].

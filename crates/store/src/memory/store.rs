@@ -17,7 +17,7 @@ use crate::row::{
     MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep,
     Swept, SweptRows, Tally, Waiting,
 };
-use crate::row::{Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::row::{Begun, Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
@@ -184,6 +184,15 @@ impl Register for MemoryStore {
 impl Jobs for MemoryStore {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
         self.lock().start_replay(session, &replay)
+    }
+
+    async fn start_replay_once(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        once: Idempotency,
+    ) -> Result<Begun, StoreError> {
+        self.lock().start_replay_once(session, &replay, once)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {

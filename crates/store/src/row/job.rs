@@ -14,7 +14,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use super::dead_letter::{Count, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder};
-use super::{Message, NewDelivery};
+use super::{FirstAnswer, Message, NewDelivery};
 use crate::StoreError;
 
 /// Deliveries that one chunk makes at most.
@@ -240,6 +240,17 @@ impl NewReplay {
             per_second: self.per_second,
         }
     }
+}
+
+/// What became of a replay that was asked for under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It has begun.
+    Now(Job),
+    /// It had begun before, under the same key: this was the answer.
+    Before(FirstAnswer),
+    /// The key stands for another request: nothing was begun.
+    KeyReused,
 }
 
 /// What a replay takes.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use super::writer::soon;
 use crate::StoreError;
 use crate::row::{Accepted, Arrival, Chunk};
 
@@ -37,6 +38,14 @@ impl Arrivals {
     /// Room for what is about to be accepted; waits until the loop has fetched enough.
     pub(super) async fn make_room(&self, room: u32) -> Result<SemaphorePermit<'_>, StoreError> {
         self.room.acquire_many(room).await.map_err(|_| StoreError::Stopped)
+    }
+
+    /// The same, but not for long.
+    pub(super) async fn make_room_soon(&self, room: u32) -> Result<SemaphorePermit<'_>, StoreError> {
+        match self.room.try_acquire_many(room) {
+            Ok(permit) => Ok(permit),
+            Err(_) => soon(self.make_room(room)).await?,
+        }
     }
 
     /// Gives back the room of an accept that was refused.

@@ -21,11 +21,11 @@ use super::column::{
 use super::dead_letter::{self, number, optional};
 use super::request::Request;
 use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, failed, show, token};
+use super::{Sqlite, arrivals, cut, failed, idempotency, show, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder, NewReplay,
-    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session, Spread,
+    Acceptance, Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery,
+    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session, Spread,
 };
 use crate::{Jobs, StoreError};
 
@@ -35,16 +35,40 @@ const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number,
 impl Jobs for Sqlite {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let run = move |conn: &Connection, entries: &mut Entries| {
-            let mut replay = replay.clone();
-            if let ReplayWhat::Found(filter) = &mut replay.what {
-                let asked = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
-                *filter = dead_letter::sealed(conn, &vault, &asked)?;
-                vault.write_down(conn, replay.tenant).map_err(failed("begin a replay"))?;
-            }
-            opened(conn, &vault, start_replay(conn, &replay, entries)?)
-        };
+        let run = move |conn: &Connection, entries: &mut Entries| begin(conn, &vault, &replay, entries);
         self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await
+    }
+
+    async fn start_replay_once(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        mut once: Idempotency,
+    ) -> Result<Begun, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let (tenant, keyed) = (once.tenant, Some((once.tenant, once.key)));
+        let own = self.readers.read(move |conn| vault.find_or_make(conn, tenant, None)).await?;
+        self.shared.vault.seal_answer(&mut once, &own);
+        let vault = Arc::clone(&self.shared.vault);
+        let run = move |conn: &Connection, entries: &mut Entries| match idempotency::known(conn, &vault, Some(&once))? {
+            Some(Acceptance::Replayed(answer)) => Ok(Begun::Before(answer)),
+            Some(Acceptance::KeyReused) => Ok(Begun::KeyReused),
+            Some(Acceptance::Fresh) | None => {
+                vault.write_down(conn, once.tenant).map_err(failed("begin a replay"))?;
+                idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
+                begin(conn, &vault, &replay, entries).map(Begun::Now)
+            }
+        };
+        match self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await? {
+            Begun::Before(answer) => {
+                let mut opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
+                match opened.pop() {
+                    Some(Acceptance::Replayed(answer)) => Ok(Begun::Before(answer)),
+                    _ => Err(StoreError::Stopped),
+                }
+            }
+            begun => Ok(begun),
+        }
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
@@ -135,6 +159,17 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
     sql.raw_bind_parameter(20, filter.and_then(|filter| filter.until).map(Timestamp::as_millis))?;
     sql.raw_bind_parameter(21, found.map(|(_, upto)| number(upto)))?;
     sql.raw_execute().map(drop)
+}
+
+/// Begins a replay, whose filter is written sealed.
+fn begin(conn: &Connection, vault: &Vault, replay: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+    let mut replay = replay.clone();
+    if let ReplayWhat::Found(filter) = &mut replay.what {
+        let asked = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
+        *filter = dead_letter::sealed(conn, vault, &asked)?;
+        vault.write_down(conn, replay.tenant).map_err(failed("begin a replay"))?;
+    }
+    opened(conn, vault, start_replay(conn, &replay, entries)?)
 }
 
 /// Begins a replay.

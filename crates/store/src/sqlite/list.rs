@@ -2,6 +2,7 @@
 //! a bounded part at a time: a page says how far it looked.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
@@ -16,6 +17,8 @@ use crate::row::{
     MessageFilter, MessagePage,
 };
 
+/// How long one request looks: readers are few, and the next one waits.
+const LOOK_WITHIN: Duration = Duration::from_millis(50);
 /// What it costs to learn how a pending delivery stands: cuts and erasures are asked for.
 const STATE_LOOKS: u32 = 10;
 /// What it costs to read a whole one with its attempts, or to open a message.
@@ -88,12 +91,12 @@ fn walk(
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let from = derived::beyond(order, after.map(|id| key(id.0)));
     let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
-    let (mut page, mut owners, mut looks) = (HistoryPage::default(), BTreeMap::new(), 0);
+    let (mut page, mut owners, mut budget) = (HistoryPage::default(), BTreeMap::new(), Budget::new());
     while let Some(row) = rows.next().map_err(&doing)? {
-        if looks >= LISTED_LOOKED_MAX || page.deliveries.len() == limit as usize {
+        if budget.is_spent() || page.deliveries.len() == limit as usize {
             return Ok(page);
         }
-        looks += 1;
+        budget.looks += 1;
         let found = delivery(row)?;
         page.next = Some(found.id);
         let is_owned = match filter.of {
@@ -106,11 +109,11 @@ fn walk(
         // What has ended stands as it ended.
         let is_pending = get::<bool>(row, DELIVERY_COLUMNS)?;
         if is_pending {
-            looks += STATE_LOOKS;
+            budget.looks += STATE_LOOKS;
         } else if filter.phase.is_some_and(|phase| found.state.phase() != phase) {
             continue;
         }
-        looks += WHOLE_LOOKS;
+        budget.looks += WHOLE_LOOKS;
         page.deliveries.extend(show::read(conn, found.id, now)?.filter(|shown| filter.matches(shown)));
     }
     page.next = None;
@@ -126,7 +129,7 @@ pub(super) fn messages(
     after: Option<MessageId>,
     limit: u32,
 ) -> Result<MessagePage, StoreError> {
-    let mut look = Look { conn, vault, filter, event_types: BTreeMap::new(), looks: 0 };
+    let mut look = Look { conn, vault, filter, event_types: BTreeMap::new(), budget: Budget::new() };
     if let (Some(tenant), Some(name)) = (filter.tenant, &filter.name) {
         let Some(hidden) = vault.hide(conn, tenant, name)? else { return Ok(MessagePage::default()) };
         let named = derived::named(conn, hidden, order, after, limit)?;
@@ -143,7 +146,7 @@ pub(super) fn messages(
     let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
     let mut page = MessagePage::default();
     while let Some(row) = rows.next().map_err(&doing)? {
-        if look.looks >= LISTED_LOOKED_MAX || page.messages.len() == limit as usize {
+        if look.budget.is_spent() || page.messages.len() == limit as usize {
             return Ok(page);
         }
         page.next = Some(MessageId(stored_key(get(row, 0)?)?));
@@ -160,7 +163,29 @@ struct Look<'a> {
     filter: &'a MessageFilter,
     /// The event type asked for, as each tenant's rows have it.
     event_types: BTreeMap<TenantId, String>,
+    budget: Budget,
+}
+
+/// What one request may look at: so many rows, or for so long.
+struct Budget {
     looks: u32,
+    began: Instant,
+}
+
+impl Budget {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long a look takes is measured; what it finds does not depend on it"
+    )]
+    fn new() -> Self {
+        Self { looks: 0, began: Instant::now() }
+    }
+
+    /// A few rows are looked at whatever the machine does: a page goes on.
+    fn is_spent(&self) -> bool {
+        let took_long = || self.looks > LISTED_LOOKED_MAX / 100 && self.began.elapsed() > LOOK_WITHIN;
+        self.looks >= LISTED_LOOKED_MAX || took_long()
+    }
 }
 
 impl Look<'_> {
@@ -174,13 +199,13 @@ impl Look<'_> {
 
     /// The message a row is, if it matches and can be opened.
     fn at(&mut self, row: &Row<'_>) -> Result<Option<ListedMessage>, StoreError> {
-        self.looks += 1;
+        self.budget.looks += 1;
         let tenant = TenantId(stored_key(get(row, 1)?)?);
         let (at, tier) = (Timestamp::from_millis(get(row, 2)?), stored_tier(get(row, 3)?)?);
         if !self.filter.matches(tenant, tier, at) || !self.has_event_type(tenant, get(row, 4)?)? {
             return Ok(None);
         }
-        self.looks += WHOLE_LOOKS;
+        self.budget.looks += WHOLE_LOOKS;
         let id = MessageId(stored_key(get(row, 0)?)?);
         self.vault.open_listed(self.conn, (tenant, id), &get::<Vec<u8>>(row, 5)?)
     }

@@ -6,7 +6,9 @@
 //! full disk is the one exception: its transaction is undone, producers are refused, and everything
 //! else is held here and tried again until there is room.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -29,6 +31,14 @@ const GROUP_ROWS_MAX: usize = 512;
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Requests that wait for the writer: two groups of single ones. The next caller waits in its task.
 const QUEUE: usize = 2 * GROUP_ROWS_MAX;
+
+/// How long a producer waits to be queued: a disk that stalls for longer has more behind it than it can take.
+const PLACE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Waits for something, but not for long.
+pub(super) async fn soon<T>(wait: impl Future<Output = T>) -> Result<T, StoreError> {
+    tokio::time::timeout(PLACE_WITHIN, wait).await.map_err(|_| StoreError::Busy)
+}
 
 /// The writing thread.
 #[derive(Debug)]
@@ -66,6 +76,18 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         // The place first: what `request` promises is kept by whoever takes it from the queue.
         let place = self.requests.reserve().await.map_err(|_| StoreError::Stopped)?;
+        place.send(request(reply));
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    /// The same for something that can be asked again: it waits for a place in the queue no longer than
+    /// [`PLACE_WITHIN`].
+    pub(super) async fn ask_soon<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let place = match self.requests.try_reserve() {
+            Ok(place) => place,
+            Err(_) => soon(self.requests.reserve()).await?.map_err(|_| StoreError::Stopped)?,
+        };
         place.send(request(reply));
         answer.await.map_err(|_| StoreError::Stopped)?
     }

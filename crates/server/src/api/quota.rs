@@ -1,0 +1,44 @@
+//! A tenant's quota, as answers tell of it: what is left while there is some, and when to come back when there is none.
+
+use axum::response::Response;
+use http::header::{HeaderName, HeaderValue};
+use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::tenants::{Allowance, Tenant};
+use posthaste_store::Store;
+
+use super::Api;
+use crate::problem::{Code, Problem};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Takes a message from a tenant's quota, if it has one.
+pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
+    api.engine.take_from_quota(tenant).map_err(|until| used_up(until, api.engine.now()))
+}
+
+/// Says what is left of a quota, in the fields that are to become a standard: `q` at once, within `w` seconds; `r` are
+/// left, and in `t` seconds all.
+pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
+    let Some(Allowance { quota, left, whole_in }) = allowance else { return };
+    let window = quota.burst.div_ceil(quota.per_second.max(1)).max(1);
+    let whole_in = whole_in.as_millis().div_ceil(1_000);
+    let fields = [
+        (POLICY, format!("\"messages\";q={};w={window}", quota.burst)),
+        (LIMIT, format!("\"messages\";r={left};t={whole_in}")),
+    ];
+    for (name, text) in fields {
+        if let Ok(text) = HeaderValue::try_from(text) {
+            response.headers_mut().insert(name, text);
+        }
+    }
+}
+
+/// What a tenant who has used its quota up is told.
+fn used_up(until: Timestamp, now: Timestamp) -> Problem {
+    let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
+    let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);
+    let detail = format!("this tenant's quota is used up; nothing was stored; send it again in {seconds} s");
+    Problem::new(Code::QuotaExceeded, detail).after(seconds)
+}

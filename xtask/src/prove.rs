@@ -10,8 +10,18 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 
 /// Proofs that start the real `posthaste`. The others do without it, and so does their build.
-const START_POSTHASTE: &[&str] =
-    &["bench", "thread", "kill9", "restart", "disk", "idle", "outage-sockets", "noisy-neighbour", "redaction"];
+const START_POSTHASTE: &[&str] = &[
+    "bench",
+    "thread",
+    "kill9",
+    "restart",
+    "disk",
+    "idle",
+    "outage-sockets",
+    "noisy-neighbour",
+    "redaction",
+    "signatures",
+];
 
 /// Proofs on a disk that fails. Its VFS becomes the default of the process it is linked into, so they
 /// have a binary of their own.

@@ -11,7 +11,7 @@ use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY
 use http::uri::PathAndQuery;
 use http::{Method, Request, Uri};
 use posthaste_core::classify::{self, Overrides};
-use posthaste_core::{Timestamp, Verdict};
+use posthaste_core::{Cause, Class, Timestamp, Verdict};
 use posthaste_crypto::Secret;
 
 use crate::custom_headers::CustomHeaders;
@@ -34,6 +34,9 @@ pub const CORRELATION_ID: HeaderName = HeaderName::from_static("posthaste-correl
 /// The token a receiver acknowledges with, where the sender asked for a receipt.
 pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
 
+/// What a receiver may add to its answer: more than a status can say.
+const ASKS: HeaderName = HeaderName::from_static("webhook-delivery");
+
 /// Ours at their most: the eight above, host, content type and user agent.
 const OWN_HEADERS_MAX: usize = 11;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -45,7 +48,7 @@ pub struct Outgoing<'a> {
     /// Where to: an absolute URL.
     pub target: &'a Uri,
     /// The endpoint's live secrets, newest first.
-    pub secrets: &'a [Secret],
+    pub secrets: &'a [&'a Secret],
     /// The message's public id.
     pub message: &'a str,
     /// The delivery's public id.
@@ -155,12 +158,33 @@ pub fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verd
         values.peek()?;
         Some(retry_after::parse(values, now).unwrap_or_default())
     };
+    let (mut class, mut cause) = (overrides.class(answer.status), classify::status(answer.status));
+    if let Some(wish) = wish(answer.headers) {
+        // What it took, it took: then there is nothing to abort.
+        let taken = class == Class::Delivered;
+        if !taken || wish == Cause::DisableAsked {
+            cause = wish;
+        }
+        // An endpoint that is gone stays gone.
+        if !taken && class != Class::Gone {
+            class = Class::Dead;
+        }
+    }
     Verdict {
-        class: overrides.class(answer.status),
-        cause: classify::status(answer.status),
+        class,
+        cause,
         status: Some(answer.status),
         retry_after: classify::heeds_retry_after(answer.status).then(asked).flatten(),
     }
+}
+
+/// What the receiver asks for beside its status, if that is something we know.
+fn wish(headers: &HeaderMap) -> Option<Cause> {
+    headers.get_all(ASKS).iter().find_map(|value| match value.as_bytes().trim_ascii() {
+        word if word.eq_ignore_ascii_case(b"abort-message") => Some(Cause::Aborted),
+        word if word.eq_ignore_ascii_case(b"disable") => Some(Cause::DisableAsked),
+        _ => None,
+    })
 }
 
 /// Host and port. A user name or password in the URL stays here.
@@ -183,7 +207,6 @@ mod tests {
     use std::sync::LazyLock;
     use std::time::Duration;
 
-    use posthaste_core::{Cause, Class};
     use posthaste_crypto::{Received, verify};
     use proptest::prelude::*;
 
@@ -193,7 +216,8 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_500);
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-    static SECRETS: LazyLock<[Secret; 1]> = LazyLock::new(|| [Secret::parse(SECRET).expect("a valid secret")]);
+    static OWN: LazyLock<[Secret; 1]> = LazyLock::new(|| [Secret::parse(SECRET).expect("a valid secret")]);
+    static SECRETS: LazyLock<[&Secret; 1]> = LazyLock::new(|| [&OWN[0]]);
     static NO_HEADERS: LazyLock<CustomHeaders> = LazyLock::new(CustomHeaders::default);
 
     fn outgoing(target: &Uri) -> Outgoing<'_> {
@@ -236,7 +260,7 @@ mod tests {
         let header = |name: HeaderName| request.headers()[name].to_str().expect("printable").to_owned();
         let [id, timestamp, signature] = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE].map(header);
         let received = Received { id: &id, timestamp: &timestamp, signature: &signature, body: request.body() };
-        assert_eq!(verify(&*SECRETS, &received, 1_800_000_000, Duration::ZERO), Ok(()));
+        assert_eq!(verify(&*OWN, &received, 1_800_000_000, Duration::ZERO), Ok(()));
     }
 
     #[test]
@@ -353,6 +377,25 @@ mod tests {
     fn an_override_changes_the_class_and_leaves_the_cause() {
         let verdict = judged(404, &[], &[("4xx", "gone"), ("404", "retry")]);
         assert_eq!((verdict.class, verdict.cause), (Class::Retry, Cause::NotFound));
+    }
+
+    #[test]
+    fn a_receiver_may_end_a_message_or_its_endpoint_with_its_answer() {
+        let judged = |status, asks: &'static str, overrides: &[(&str, &str)]| {
+            let mut headers = HeaderMap::new();
+            headers.append(ASKS, HeaderValue::from_static(asks));
+            let mut table = Overrides::default();
+            overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
+            let verdict = judge(&Answer { status, headers: &headers }, &table, NOW);
+            (verdict.class, verdict.cause)
+        };
+        assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));
+        assert_eq!(judged(500, " Disable ", &[("5xx", "retry")]), (Class::Dead, Cause::DisableAsked));
+        assert_eq!(judged(200, "abort-message", &[]), (Class::Delivered, Cause::Ok), "it was taken");
+        assert_eq!(judged(204, "disable", &[]), (Class::Delivered, Cause::DisableAsked));
+        assert_eq!(judged(410, "disable", &[]).0, Class::Gone);
+        assert_eq!(judged(413, "abort-message", &[]).0, Class::Dead, "no smaller one is tried");
+        assert_eq!(judged(500, "explode", &[]), (Class::Retry, Cause::InternalError));
     }
 
     #[test]

@@ -110,6 +110,7 @@ causes! {
     ClientError "client_error" Dead "another 4xx";
     RedirectNotFollowed "redirect_not_followed" Dead "3xx: redirects are never followed; the endpoint's URL is out of date";
     Aborted "aborted" Dead "the receiver asked for no more of this message, by the header `webhook-delivery`";
+    DisableAsked "disable_asked" Dead "the receiver asked for nothing more at this endpoint, by the header `webhook-delivery`";
     Unsendable "unsendable" Dead "no request could be made of it: a fault of ours, please report it";
     AddressRefused "address_refused" Dead "the target is not allowed: private, loopback, metadata or otherwise refused";
     PayloadTooLarge "payload_too_large" TooLarge "413: above the receiver's limit";

@@ -28,4 +28,4 @@ pub mod token;
 
 pub use lookup::LookupKey;
 pub use public_id::{IdKey, Kind, Opened};
-pub use signature::{BadSecret, Received, Refused, Secret, sign, verify};
+pub use signature::{BadSecret, Received, Refused, Scheme, Secret, sign, verify};

@@ -1,13 +1,16 @@
-//! Standard Webhooks signatures, scheme `v1`: HMAC-SHA256 over `id.timestamp.body`, so that a
-//! receiver knows who sent a message, that no byte of it changed, and that it is not an old one
-//! played back.
+//! Standard Webhooks signatures over `id.timestamp.body`, so that a receiver knows who sent a message, that no
+//! byte of it changed, and that it is not an old one played back. Scheme `v1` is HMAC-SHA256 with a secret that
+//! both sides have; `v1a` is Ed25519, whose receiver needs the public key alone.
 //!
 //! Invariants: what is signed are the very bytes that are sent; a secret leaves only through
 //! [`Secret::reveal`]. The headers around a signature are `posthaste-channels`' `webhook`.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
 use base64::alphabet;
@@ -26,10 +29,13 @@ pub const SECRET_BYTES_MIN: usize = 24;
 pub const SECRET_BYTES_MAX: usize = 64;
 
 const SECRET_PREFIX: &str = "whsec_";
-const VERSION_PREFIX: &str = "v1,";
-const TAG_BYTES: usize = 32;
-/// A space, `v1,` and the base64 of a tag.
-const ENTRY_BYTES: usize = 1 + VERSION_PREFIX.len() + TAG_BYTES.div_ceil(3) * 4;
+const PRIVATE_PREFIX: &str = "whsk_";
+const PUBLIC_PREFIX: &str = "whpk_";
+/// Of Ed25519: a seed, and behind it the public key that follows from it.
+const SEED_BYTES: usize = 32;
+const PRIVATE_BYTES: usize = 64;
+/// A space, `v1a,` and the base64 of the longer of the signatures.
+const ENTRY_BYTES: usize = 1 + 4 + 64_usize.div_ceil(3) * 4;
 
 /// Secrets come from many hands, and some of them drop the padding.
 const IMPORTED: GeneralPurpose = GeneralPurpose::new(
@@ -37,12 +43,42 @@ const IMPORTED: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What sender and receiver share. Prints as `Secret(hidden)`; wiped from memory when dropped.
+/// How messages are signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// HMAC-SHA256: both sides have the secret.
+    #[default]
+    V1,
+    /// Ed25519: the receiver has the public key.
+    V1a,
+}
+
+impl Scheme {
+    /// Both, by their names in the API and in front of a signature.
+    pub const ALL: [(&'static str, Self); 2] = [("v1", Self::V1), ("v1a", Self::V1a)];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V1a => "v1a",
+        }
+    }
+}
+
+/// What messages are signed with. Prints as `Secret(hidden)`; wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret {
     bytes: Zeroizing<Vec<u8>>,
-    /// The key's first block already hashed: signing is the hot path. The provider wipes it.
-    key: hmac::Key,
+    key: Key,
+}
+
+/// A key made ready: signing is the hot path. The provider wipes it.
+#[derive(Clone)]
+enum Key {
+    /// With its first block already hashed.
+    V1(Arc<hmac::Key>),
+    V1a(Arc<Ed25519KeyPair>),
 }
 
 /// Why a text cannot be a secret. Never says what the text was.
@@ -57,47 +93,131 @@ pub enum BadSecret {
         /// How many it has.
         bytes: usize,
     },
+    /// A private key that is none.
+    #[error("private key is not one; give `whsk_` and the base64 of an Ed25519 seed and its public key")]
+    NotPrivate,
+    /// What only a receiver needs.
+    #[error("that is a public key, which signs nothing; give the private one, `whsk_…`")]
+    Public,
+    /// It is for another scheme than was asked for.
+    #[error("that is a secret for scheme {}; leave the scheme out, or give one that fits", .0.name())]
+    OtherScheme(Scheme),
 }
 
 impl Secret {
-    /// A new secret of 32 random bytes.
+    /// A new secret for `v1`, of 32 random bytes.
     pub fn generate() -> Self {
-        let bytes = Zeroizing::new(random::bytes::<32>());
-        Self::from_bytes(Zeroizing::new(bytes.to_vec()))
+        Self::generate_for(Scheme::V1)
     }
 
-    /// A secret as people hand it over: base64, with `whsec_` in front or without.
+    /// A new one for this scheme.
+    pub fn generate_for(scheme: Scheme) -> Self {
+        let bytes = Zeroizing::new(random::bytes::<32>());
+        match scheme {
+            Scheme::V1 => Self::shared(Zeroizing::new(bytes.to_vec())),
+            Scheme::V1a => Self::private(&*bytes).expect("any 32 bytes are a seed"),
+        }
+    }
+
+    /// A secret as people hand it over: base64, with `whsec_` in front or without, or a private key with `whsk_`.
     pub fn parse(text: &str) -> Result<Self, BadSecret> {
+        if text.starts_with(PUBLIC_PREFIX) {
+            return Err(BadSecret::Public);
+        }
+        if let Some(encoded) = text.strip_prefix(PRIVATE_PREFIX) {
+            let bytes = Zeroizing::new(IMPORTED.decode(encoded).map_err(|_| BadSecret::NotPrivate)?);
+            return Self::private(&bytes);
+        }
         let encoded = text.strip_prefix(SECRET_PREFIX).unwrap_or(text);
         let bytes = Zeroizing::new(IMPORTED.decode(encoded).map_err(|_| BadSecret::NotBase64)?);
         match bytes.len() {
-            SECRET_BYTES_MIN..=SECRET_BYTES_MAX => Ok(Self::from_bytes(bytes)),
+            SECRET_BYTES_MIN..=SECRET_BYTES_MAX => Ok(Self::shared(bytes)),
             bytes => Err(BadSecret::Length { bytes }),
         }
     }
 
-    /// The secret in the open, as its owner is shown it: `whsec_` and base64.
+    /// For which scheme it is.
+    pub const fn scheme(&self) -> Scheme {
+        match self.key {
+            Key::V1(_) => Scheme::V1,
+            Key::V1a(_) => Scheme::V1a,
+        }
+    }
+
+    /// The secret in the open, as its owner is shown it: a prefix and base64.
     pub fn reveal(&self) -> Zeroizing<String> {
+        let prefix = match self.key {
+            Key::V1(_) => SECRET_PREFIX,
+            Key::V1a(_) => PRIVATE_PREFIX,
+        };
         // Room for all of it at once: a string that grows leaves copies of itself behind.
-        let room = SECRET_PREFIX.len() + self.bytes.len().div_ceil(3) * 4;
+        let room = prefix.len() + self.bytes.len().div_ceil(3) * 4;
         let mut text = Zeroizing::new(String::with_capacity(room));
-        text.push_str(SECRET_PREFIX);
+        text.push_str(prefix);
         STANDARD.encode_string(&*self.bytes, &mut text);
         text
     }
 
-    fn from_bytes(bytes: Zeroizing<Vec<u8>>) -> Self {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+    /// What a receiver verifies with, where that is not the secret itself: `whpk_` and base64.
+    pub fn public(&self) -> Option<String> {
+        match &self.key {
+            Key::V1(_) => None,
+            Key::V1a(pair) => Some(format!("{PUBLIC_PREFIX}{}", STANDARD.encode(pair.public_key()))),
+        }
+    }
+
+    fn shared(bytes: Zeroizing<Vec<u8>>) -> Self {
+        let key = Key::V1(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &bytes)));
         Self { bytes, key }
     }
 
-    /// The signature of `head` followed by `body`, without a copy that joins them.
-    fn tag(&self, head: &str, body: &[u8]) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(head.as_bytes());
-        context.update(body);
-        context.sign()
+    /// A seed, alone or with the public key behind it, which must be its own.
+    fn private(bytes: &[u8]) -> Result<Self, BadSecret> {
+        let (seed, claimed) = bytes.split_at_checked(SEED_BYTES).ok_or(BadSecret::NotPrivate)?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| BadSecret::NotPrivate)?;
+        if !claimed.is_empty() && claimed != pair.public_key().as_ref() {
+            return Err(BadSecret::NotPrivate);
+        }
+        let mut bytes = Zeroizing::new(Vec::with_capacity(PRIVATE_BYTES));
+        bytes.extend_from_slice(seed);
+        bytes.extend_from_slice(pair.public_key().as_ref());
+        Ok(Self { bytes, key: Key::V1a(Arc::new(pair)) })
     }
+
+    /// Appends the signature of `head` followed by `body`.
+    fn sign(&self, head: &str, body: &[u8], header: &mut String) {
+        header.push_str(self.scheme().name());
+        header.push(',');
+        match &self.key {
+            Key::V1(key) => STANDARD.encode_string(tag(key, head, body), header),
+            Key::V1a(pair) => STANDARD.encode_string(pair.sign(&joined(head, body)), header),
+        }
+    }
+
+    /// Whether this is its signature of `head` followed by `body`.
+    fn signed(&self, head: &str, body: &[u8], (scheme, claimed): (&str, &[u8])) -> bool {
+        match &self.key {
+            _ if scheme != self.scheme().name() => false,
+            Key::V1(key) => constant_time::verify_slices_are_equal(tag(key, head, body).as_ref(), claimed).is_ok(),
+            Key::V1a(pair) => {
+                let public = UnparsedPublicKey::new(&ED25519, pair.public_key());
+                public.verify(&joined(head, body), claimed).is_ok()
+            }
+        }
+    }
+}
+
+/// Without a copy that joins the two.
+fn tag(key: &hmac::Key, head: &str, body: &[u8]) -> hmac::Tag {
+    let mut context = hmac::Context::with_key(key);
+    context.update(head.as_bytes());
+    context.update(body);
+    context.sign()
+}
+
+/// Ed25519 reads its message twice, so it must be in one piece.
+fn joined(head: &str, body: &[u8]) -> Vec<u8> {
+    [head.as_bytes(), body].concat()
 }
 
 impl fmt::Debug for Secret {
@@ -108,15 +228,14 @@ impl fmt::Debug for Secret {
 
 /// The value of `webhook-signature`: one signature for each live secret, in the order given,
 /// newest first. Without a secret it is empty, which every receiver refuses.
-pub fn sign(secrets: &[Secret], id: &str, timestamp_seconds: i64, body: &[u8]) -> String {
+pub fn sign<S: Borrow<Secret>>(secrets: &[S], id: &str, timestamp_seconds: i64, body: &[u8]) -> String {
     let head = format!("{id}.{timestamp_seconds}.");
     let mut header = String::with_capacity(secrets.len() * ENTRY_BYTES);
     for secret in secrets {
         if !header.is_empty() {
             header.push(' ');
         }
-        header.push_str(VERSION_PREFIX);
-        STANDARD.encode_string(secret.tag(&head, body), &mut header);
+        secret.borrow().sign(&head, body, &mut header);
     }
     header
 }
@@ -165,11 +284,12 @@ pub fn verify(
         return Err(Refused::TooFarApart { apart_seconds });
     }
     let head = format!("{}.{}.", received.id, received.timestamp);
-    let tags: Vec<hmac::Tag> = secrets.iter().map(|secret| secret.tag(&head, received.body)).collect();
     let mut matches = false;
-    for claimed in received.signature.split(' ').filter_map(parse_entry) {
-        for tag in &tags {
-            matches |= constant_time::verify_slices_are_equal(tag.as_ref(), &claimed).is_ok();
+    for entry in received.signature.split(' ') {
+        let Some((scheme, encoded)) = entry.split_once(',') else { continue };
+        let Ok(claimed) = STANDARD.decode(encoded) else { continue };
+        for secret in secrets {
+            matches |= secret.signed(&head, received.body, (scheme, &claimed));
         }
     }
     if matches { Ok(()) } else { Err(Refused::NoMatch) }
@@ -178,11 +298,6 @@ pub fn verify(
 fn parse_timestamp(text: &str) -> Option<i64> {
     // `parse` alone would take a sign.
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
-}
-
-/// The tag in one entry of the header; `None` for another version, or what cannot be a tag.
-fn parse_entry(entry: &str) -> Option<[u8; TAG_BYTES]> {
-    STANDARD.decode(entry.strip_prefix(VERSION_PREFIX)?).ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -228,6 +343,50 @@ mod tests {
         let header = sign(&[secret(EXAMPLE_SECRET)], EXAMPLE.id, EXAMPLE_SECONDS, EXAMPLE.body);
         assert_eq!(header, EXAMPLE.signature);
         check(&EXAMPLE, EXAMPLE_SECONDS, Ok(()));
+    }
+
+    /// The key pair and signature that the specification's other reference library is tested with.
+    const PRIVATE: &str =
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==";
+    const PUBLIC: &str = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=";
+    const SIGNED: &str = "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==";
+
+    #[test]
+    fn the_published_example_of_a_private_key_is_signed_as_published() {
+        let private = secret(PRIVATE);
+        assert_eq!((private.scheme(), private.public().as_deref()), (Scheme::V1a, Some(PUBLIC)));
+        assert_eq!(private.reveal().as_str(), PRIVATE);
+        let header = sign(std::slice::from_ref(&private), EXAMPLE.id, EXAMPLE_SECONDS, EXAMPLE.body);
+        assert_eq!(header, SIGNED);
+        let received = Received { signature: SIGNED, ..EXAMPLE };
+        assert_eq!(verify(&[private], &received, EXAMPLE_SECONDS, TOLERANCE), Ok(()));
+    }
+
+    #[test]
+    fn a_private_key_is_a_seed_with_its_own_public_key_or_alone() {
+        let seed = format!("whsk_{}", STANDARD.encode(&STANDARD.decode(&PRIVATE[5..]).expect("base64")[..32]));
+        assert_eq!(secret(&seed).reveal().as_str(), PRIVATE);
+        let mut other = STANDARD.decode(&PRIVATE[5..]).expect("base64");
+        other[63] ^= 1;
+        let bad = |text: &str| Secret::parse(text).map(|_| ()).expect_err("not one");
+        assert_eq!(bad(&format!("whsk_{}", STANDARD.encode(&other))), BadSecret::NotPrivate);
+        assert_eq!(bad("whsk_AAAA"), BadSecret::NotPrivate);
+        assert_eq!(bad("whsk_!"), BadSecret::NotPrivate);
+        assert_eq!(bad(PUBLIC), BadSecret::Public);
+    }
+
+    #[test]
+    fn secrets_of_both_schemes_sign_side_by_side_and_neither_passes_for_the_other() {
+        let both = [Secret::generate_for(Scheme::V1a), Secret::generate()];
+        let header = sign(&both, EXAMPLE.id, EXAMPLE_SECONDS, EXAMPLE.body);
+        assert!(header.starts_with("v1a,") && header.contains(" v1,"), "{header}");
+        let received = Received { signature: &header, ..EXAMPLE };
+        for one in &both {
+            assert_eq!(verify(std::slice::from_ref(one), &received, EXAMPLE_SECONDS, TOLERANCE), Ok(()));
+        }
+        let swapped = header.replace("v1a,", "x,").replace("v1,", "v1a,").replace("x,", "v1,");
+        let received = Received { signature: &swapped, ..EXAMPLE };
+        assert_eq!(verify(&both, &received, EXAMPLE_SECONDS, TOLERANCE), Err(Refused::NoMatch));
     }
 
     #[test]
@@ -286,7 +445,7 @@ mod tests {
         }
         assert_eq!(verify(&[foreign], &received, 60, TOLERANCE), Err(Refused::NoMatch));
         assert_eq!(verify(&[], &received, 60, TOLERANCE), Err(Refused::NoMatch));
-        assert_eq!(sign(&[], "msg_1", 60, b"{}"), "");
+        assert_eq!(sign::<Secret>(&[], "msg_1", 60, b"{}"), "");
     }
 
     #[test]
@@ -302,7 +461,7 @@ mod tests {
     fn a_bad_secret_says_what_is_wrong_but_not_what_it_was() {
         let cases = [
             ("whsec_not base64!", BadSecret::NotBase64),
-            ("whpk_AAAA", BadSecret::NotBase64),
+            ("whpk_AAAA", BadSecret::Public),
             ("", BadSecret::Length { bytes: 0 }),
             ("whsec_", BadSecret::Length { bytes: 0 }),
             (&STANDARD.encode([1; 23]), BadSecret::Length { bytes: 23 }),

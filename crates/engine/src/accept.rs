@@ -59,6 +59,28 @@ pub struct NewMessage {
     pub once: Option<Once<Promise>>,
 }
 
+impl NewMessage {
+    /// One for everybody who wants it, with nothing but its payload.
+    pub fn new(tenant: TenantId, body: Bytes, tier: Tier) -> Self {
+        Self {
+            tenant,
+            event_type: None,
+            body,
+            correlation_id: None,
+            subject: None,
+            tier,
+            ttl: None,
+            deliver_at: None,
+            endpoints: Vec::new(),
+            uids: Vec::new(),
+            details: Details::default(),
+            compact: None,
+            collapse_key: None,
+            once: None,
+        }
+    }
+}
+
 /// What makes a request that is made again the same request.
 #[derive(Clone, Debug)]
 pub struct Once<P> {

@@ -10,9 +10,11 @@ use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::queue::LaneSettings;
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, StoreError};
+use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointTls, SigningSecret, StoreError};
 
+use crate::connector::{BadIdentity, Identity, IdentityPem};
 use crate::target::{Target, TargetRules};
 
 /// An endpoint with everything a send needs, parsed once.
@@ -26,8 +28,10 @@ pub struct Destination {
     pub target: Option<Arc<Target>>,
     /// The same as a URL, for the request's own use.
     pub url: Uri,
-    /// What signs, newest first.
-    pub secrets: Vec<Secret>,
+    /// What signs, newest first; each stops no later than the one before it.
+    secrets: Vec<(Secret, Option<Timestamp>)>,
+    /// How TLS is spoken with it, if not as with everybody.
+    pub identity: Option<Arc<Identity>>,
     /// What it wants.
     pub event_types: Vec<Pattern>,
     /// Its own headers.
@@ -40,15 +44,26 @@ impl Destination {
     /// Makes an endpoint ready. What was stored was checked when it was made; what no longer
     /// passes (rules change) is left out here and told as a cause of each attempt.
     fn ready(endpoint: Arc<Endpoint>, rules: &TargetRules) -> Self {
-        let target = Target::parse(&endpoint.url, rules).ok().map(Arc::new);
+        let identity = identity(&endpoint.tls);
+        // Without what its owner asked for it is not spoken to at all.
+        let target = Target::parse(&endpoint.url, rules).ok().filter(|_| identity.is_ok()).map(Arc::new);
+        let headers =
+            CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let mut overrides = Overrides::default();
+        for (status, class) in &endpoint.status_overrides {
+            // One that no longer says anything leaves the table as it is.
+            _ = overrides.add(status, class);
+        }
+        let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));
         Self {
             lane: Arc::new(endpoint.lane_settings()),
             url: target.as_ref().map_or_else(Uri::default, |target| target.url()),
             target,
-            secrets: endpoint.secrets.iter().filter_map(|secret| Secret::parse(&secret.text).ok()).collect(),
+            secrets: endpoint.secrets.iter().filter_map(secret).collect(),
+            identity: identity.ok().flatten(),
             event_types: endpoint.event_types.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
-            headers: CustomHeaders::default(),
-            overrides: Overrides::default(),
+            headers: headers.unwrap_or_default(),
+            overrides,
             endpoint,
         }
     }
@@ -56,6 +71,12 @@ impl Destination {
     /// Whether it still gets messages.
     pub fn takes_messages(&self) -> bool {
         self.endpoint.takes_messages()
+    }
+
+    /// What signs at this time, newest first.
+    pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &Secret> {
+        let live = self.secrets.iter().take_while(move |(_, until)| until.is_none_or(|until| now < until));
+        live.map(|(secret, _)| secret)
     }
 
     /// As the fan-out sees it.
@@ -68,6 +89,16 @@ impl Destination {
             ttl: self.endpoint.ttl,
         }
     }
+}
+
+/// What an endpoint's own texts say of TLS; `None` where they say nothing.
+pub(crate) fn identity(tls: &EndpointTls) -> Result<Option<Arc<Identity>>, BadIdentity> {
+    if *tls == EndpointTls::default() {
+        return Ok(None);
+    }
+    let EndpointTls { ca, client_cert, client_key } = tls;
+    let pem = IdentityPem { ca: ca.as_deref(), client_cert: client_cert.as_deref(), client_key: client_key.as_deref() };
+    Identity::parse(pem).map(|identity| Some(Arc::new(identity)))
 }
 
 /// Endpoints kept ready; when there are more, all are made ready again as they are needed.
@@ -137,11 +168,59 @@ impl<S: Directory> Destinations<S> {
         }
         let id = endpoint.id;
         let ready = Arc::new(Destination::ready(endpoint, &self.rules));
+        if ready.endpoint.is_large() {
+            return ready;
+        }
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
         kept.insert(id, Arc::clone(&ready));
         ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_store::Endpoint;
+
+    use super::*;
+
+    fn ready(endpoint: Endpoint) -> Destination {
+        Destination::ready(Arc::new(endpoint), &TargetRules::default())
+    }
+
+    fn bare() -> Endpoint {
+        let (id, tenant) = (EndpointId::from_raw(1), TenantId::from_raw(1));
+        Endpoint::new(id, tenant, Timestamp::default(), "https://example.com/")
+    }
+
+    #[test]
+    fn a_secret_signs_until_its_end_and_not_longer() {
+        let kept = |until: Option<i64>| SigningSecret {
+            text: Secret::generate().reveal().to_string(),
+            until: until.map(Timestamp::from_millis),
+        };
+        let destination = ready(Endpoint { secrets: vec![kept(None), kept(Some(20)), kept(Some(10))], ..bare() });
+        let live = |ms| destination.secrets(Timestamp::from_millis(ms)).count();
+        assert_eq!([9, 10, 19, 20, 1_000].map(live), [3, 2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn what_an_owner_says_is_made_ready() {
+        let said = ready(Endpoint {
+            headers: vec![("x-team".to_owned(), "a".to_owned())],
+            status_overrides: vec![("404".to_owned(), "retry".to_owned())],
+            ..bare()
+        });
+        assert_eq!(said.headers.iter().count(), 1);
+        assert_eq!(said.overrides.class(404), posthaste_core::Class::Retry);
+        assert!(said.target.is_some() && said.identity.is_none());
+    }
+
+    #[test]
+    fn an_endpoint_whose_certificates_cannot_be_used_is_not_spoken_to_without_them() {
+        let tls = EndpointTls { ca: Some("no certificate".to_owned()), ..EndpointTls::default() };
+        assert!(ready(Endpoint { tls, ..bare() }).target.is_none());
     }
 }

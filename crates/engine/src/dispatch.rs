@@ -46,7 +46,8 @@ use counts::{Counts, Watched};
 use erased::Erased;
 use late::Late;
 use soft::Remembered;
-use sweeper::{EVERYTHING, Sweeper};
+pub(crate) use sweeper::EVERYTHING;
+use sweeper::Sweeper;
 
 /// Rows changed by one call: a group commit's worth.
 const SETTLE_BATCH_MAX: usize = 512;
@@ -311,6 +312,11 @@ impl Dispatch {
         if record.ends_endpoint {
             // Whatever is on its way here, or was not read since the start, waits for nobody either.
             self.cut(now, Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, None, effects);
+        }
+        if verdict.cause == Cause::DisableAsked {
+            // In force here before the settlement makes it durable.
+            let hold = Hold { why: Why::EndpointDisabled, until: None };
+            self.queue.pause_lane(record.delivery.lane, hold);
         }
         let attempt = Attempt {
             number: record.attempts_before.saturating_add(1),

@@ -4,33 +4,27 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
+use posthaste_core::Roll;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, TenantId};
-use posthaste_core::policy::UnknownPolicy;
-use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, OnDead, Order, Reset};
+use posthaste_core::id::{DeliveryId, Key, MessageId, TenantId};
+use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
 use posthaste_core::time::Timestamp;
-use posthaste_core::{Roll, pattern};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, Kind};
-use posthaste_crypto::signature::Secret;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::manifest::Manifest;
 use posthaste_store::sqlite::backup::{NotCopied, Progress};
-use posthaste_store::{
-    Endpoint, EndpointPut, EndpointStatus, Message, Pause, PauseScope, Session, Shown, SigningSecret, Store, StoreError,
-};
+use posthaste_store::{Message, Pause, PauseScope, Session, Shown, Store, StoreError};
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::Once;
 use crate::access::Access;
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
-use crate::destination::{Destination, Destinations};
+use crate::destination::Destinations;
 use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
 use crate::eraser::{Eraser, Wakes};
@@ -39,8 +33,7 @@ use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
 use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
-use crate::target::{Refusal, Target};
-use crate::tenants::{self, Made, Tenants};
+use crate::tenants::{self, Tenants};
 use crate::upkeep::Upkeep;
 use crate::watch::Watch;
 use crate::webhooks::Webhooks;
@@ -91,64 +84,6 @@ pub struct Engine<S, C> {
     rotator: Arc<Rotator>,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
-}
-
-/// An endpoint as its owner asks for it, texts not yet checked.
-#[derive(Clone, Debug)]
-pub struct NewEndpoint {
-    /// Whose.
-    pub tenant: TenantId,
-    /// Where to.
-    pub url: String,
-    /// An imported signing secret; one is made otherwise.
-    pub secret: Option<String>,
-    /// Which events it wants; none means all.
-    pub event_types: Vec<String>,
-    /// The name of its retry policy.
-    pub policy: String,
-    /// How long its messages are worth sending.
-    pub ttl: Option<Duration>,
-    /// In which order.
-    pub order: Order,
-    /// For strict lanes.
-    pub on_dead: OnDead,
-    /// How many attempts may be under way at once.
-    pub max_in_flight: u16,
-}
-
-/// An endpoint that was made.
-#[derive(Clone, Debug)]
-pub struct MadeEndpoint {
-    /// The endpoint, with the secret it signs with.
-    pub endpoint: Endpoint,
-    /// The id the world knows it by.
-    pub public_id: String,
-}
-
-/// Why an endpoint was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum NotMade {
-    /// Its URL is not one we may send to.
-    #[error("url: {0}")]
-    Target(#[from] Refusal),
-    /// Its secret is not one.
-    #[error("signing.secret: {0}")]
-    Secret(#[from] posthaste_crypto::signature::BadSecret),
-    /// One of its event types is not a pattern.
-    #[error("event_types: {0}")]
-    EventType(#[from] pattern::BadPattern),
-    /// There is no such policy.
-    #[error("policy: {0}")]
-    Policy(#[from] UnknownPolicy),
-    /// Another endpoint of its tenant has its uid.
-    #[error("uid: another endpoint has it; choose another one, or change that endpoint")]
-    UidTaken,
-    /// Its key stands for another request.
-    #[error("this key was used for another request within the last 24 hours; use a new one")]
-    KeyReused,
-    /// The store could not take it.
-    #[error("the endpoint could not be made durable")]
-    Store(#[from] StoreError),
 }
 
 /// A verb that changes what waits could not be carried out.
@@ -307,58 +242,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Now, by the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
-    }
-
-    /// Makes an endpoint; the secret it signs with is in the answer.
-    pub async fn make_endpoint(
-        &self,
-        new: NewEndpoint,
-        once: Option<Once<MadeEndpoint>>,
-    ) -> Result<Made<MadeEndpoint>, NotMade> {
-        Target::parse(&new.url, self.destinations.rules())?;
-        for event_type in &new.event_types {
-            pattern::Pattern::parse(event_type)?;
-        }
-        posthaste_core::Policy::named(&new.policy)?;
-        let secret = match &new.secret {
-            Some(imported) => Secret::parse(imported)?,
-            None => Secret::generate(),
-        };
-        let endpoint = Endpoint {
-            secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
-            event_types: new.event_types,
-            policy: new.policy,
-            ttl: new.ttl,
-            order: new.order,
-            on_dead: new.on_dead,
-            max_in_flight: new.max_in_flight,
-            ..Endpoint::new(EndpointId(self.mint(1)), new.tenant, self.clock.now(), new.url)
-        };
-        let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
-        let once = once.map(|once| self.known_by(new.tenant, once, &made, made.endpoint.at));
-        match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
-            EndpointPut::Done => Ok(Made::Now(made)),
-            EndpointPut::Replayed(answer) => Ok(Made::Before(answer)),
-            EndpointPut::KeyReused => Err(NotMade::KeyReused),
-            EndpointPut::UidTaken => Err(NotMade::UidTaken),
-            EndpointPut::Stale => unreachable!("nobody changes an endpoint before it is made"),
-        }
-    }
-
-    /// An endpoint of a tenant.
-    pub async fn endpoint(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        let known = self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant));
-        Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
-    }
-
-    /// Which endpoint of a tenant its owner calls so.
-    pub async fn endpoint_of_uid(&self, tenant: TenantId, uid: &str) -> Result<Option<EndpointId>, StoreError> {
-        self.store.endpoint_named(tenant, uid.to_owned()).await
-    }
-
-    /// A tenant's endpoints: the first 10,000 by id.
-    pub async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        self.store.endpoints(tenant).await
     }
 
     pub(crate) fn tell_of_job(&self) {

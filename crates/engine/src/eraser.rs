@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::id::{Key, LaneId};
+use posthaste_core::id::LaneId;
 use posthaste_store::{Erasure, ErasureStep, Erasures, Session, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::dispatch::driver::{Ended, Handle};
-use crate::dispatch::{Answer, Command};
+use crate::dispatch::{Answer, Command, EVERYTHING};
 
 /// Erasures that take turns; later ones wait until one of these is done.
 const TURNS_MAX: u32 = 64;
@@ -25,9 +25,6 @@ const YIELD: u32 = 4;
 const WAIT: Duration = Duration::from_millis(200);
 /// How often there may be something to do that nobody told of: after a step that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-
-/// Higher than every id there can be: an endpoint that is erased takes no messages.
-const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
 
 /// What carries erasures out.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod connector;
 pub mod destination;
 pub mod dispatch;
+pub mod endpoints;
 pub mod engine;
 pub mod erase;
 mod eraser;

@@ -17,6 +17,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::signature::Secret;
 use posthaste_store::{Archive, Directory, Message, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -120,9 +121,10 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
             _ => message.body.clone(),
         };
         let message_id = public(Kind::Message, message.id.0);
+        let secrets: Vec<&Secret> = destination.secrets(now).collect();
         let outgoing = Outgoing {
             target: &destination.url,
-            secrets: &destination.secrets,
+            secrets: &secrets,
             message: &message_id,
             delivery: &public(Kind::Delivery, key),
             attempt: start.attempt,
@@ -139,9 +141,11 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
                 return self.unsent(start.delivery, Cause::Unsendable);
             }
         };
-        let timeout = if start.probe { PROBE_TIMEOUT.min(self.attempt_timeout) } else { self.attempt_timeout };
+        let own = destination.endpoint.timeout.unwrap_or(Duration::MAX);
+        let most = if start.probe { PROBE_TIMEOUT } else { Duration::MAX };
+        let timeout = self.attempt_timeout.min(own).min(most);
         let deadline = Instant::now() + timeout;
-        let job = Job { token: key.raw(), target, identity: None, request, deadline };
+        let job = Job { token: key.raw(), target, identity: destination.identity.clone(), request, deadline };
         match self.connector.send(job) {
             Ok(()) => {
                 self.under_way.insert(start.delivery, destination);
@@ -223,7 +227,6 @@ mod tests {
     use bytes::Bytes;
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
-    use posthaste_crypto::signature::Secret;
     use posthaste_store::{Endpoint, MemoryStore, SigningSecret};
     use tokio::net::TcpStream;
 
@@ -258,7 +261,7 @@ mod tests {
     }
 
     /// How long an attempt at a receiver that never answers takes.
-    async fn check_timeout(probe: bool, attempt_timeout: Duration, expected: Duration) {
+    async fn check_timeout(probe: bool, attempt_timeout: Duration, own: Option<Duration>, expected: Duration) {
         let rules = TargetRules {
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
@@ -268,7 +271,10 @@ mod tests {
         let settings = Settings { rules: rules.clone(), attempt_timeout, connect_timeout, ..Settings::default() };
         let store = Arc::new(MemoryStore::default());
         let session = store.lock().open().session;
-        _ = store.lock().put_endpoint(session, endpoint(), None).expect("this session owns the store");
+        _ = store
+            .lock()
+            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None)
+            .expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut webhooks = Webhooks::new(
             Arc::clone(&store),
@@ -295,8 +301,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_probe_gets_ten_seconds_at_most() {
         let seconds = Duration::from_secs;
-        check_timeout(false, seconds(30), seconds(30)).await;
-        check_timeout(true, seconds(30), seconds(10)).await;
-        check_timeout(true, seconds(3), seconds(3)).await;
+        check_timeout(false, seconds(30), None, seconds(30)).await;
+        check_timeout(true, seconds(30), None, seconds(10)).await;
+        check_timeout(true, seconds(3), None, seconds(3)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_may_want_less_time_than_the_server_allows_and_not_more() {
+        let seconds = Duration::from_secs;
+        check_timeout(false, seconds(30), Some(seconds(5)), seconds(5)).await;
+        check_timeout(true, seconds(30), Some(seconds(15)), seconds(10)).await;
+        check_timeout(false, seconds(20), Some(seconds(30)), seconds(20)).await;
     }
 }

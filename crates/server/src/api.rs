@@ -8,6 +8,7 @@ pub mod breakers;
 pub mod caller;
 pub mod dead_letters;
 pub mod deliveries;
+mod endpoint_fields;
 pub mod endpoints;
 pub mod health;
 mod idempotency;
@@ -88,13 +89,7 @@ impl<S: Store, C: Clock> Api<S, C> {
 
     /// The endpoint somebody names, if it is there for them.
     async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let id = match (self.endpoint_id(named), whose) {
-            (Some(id), _) => Some(id),
-            (None, Sees::Tenant(tenant)) => self.engine.endpoint_of_uid(tenant, named).await?,
-            // The same uid may be many tenants'.
-            (None, Sees::All) => None,
-        };
-        let known = match id {
+        let known = match self.engine.endpoint_named(whose, named).await? {
             Some(id) => self.engine.endpoint(whose, id).await?,
             None => None,
         };
@@ -139,9 +134,12 @@ routes! {
     "/v1/deliveries/{id}" { GET deliveries::show }
     "/v1/deliveries/{id}/retry" { POST deliveries::retry }
     "/v1/endpoints" { GET endpoints::list, POST endpoints::make }
-    "/v1/endpoints/{id}" { GET endpoints::show }
+    "/v1/endpoints/{id}" { GET endpoints::show, PATCH endpoints::change, DELETE endpoints::delete }
+    "/v1/endpoints/{id}/secret" { GET endpoints::secret }
+    "/v1/endpoints/{id}/secret/rotate" { POST endpoints::rotate }
     "/v1/endpoints/{id}/pause" { POST endpoints::pause }
     "/v1/endpoints/{id}/enable" { POST endpoints::enable }
+    "/v1/endpoints/{id}/test" { POST endpoints::test }
     "/v1/dead-letters" { GET dead_letters::list }
     "/v1/replays" { GET replays::list, POST replays::make }
     "/v1/replays/{id}" { GET replays::show }

@@ -5,7 +5,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 use posthaste_engine::accept::NotAccepted;
-use posthaste_engine::engine::{NotDone, NotMade};
+use posthaste_engine::endpoints::NotMade;
+use posthaste_engine::engine::NotDone;
 use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
 use serde::Serialize;
@@ -64,6 +65,7 @@ codes! {
     DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
     NameTaken "name_taken" CONFLICT "another one is called so";
+    Conflict "conflict" CONFLICT "something else is being done to it";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
@@ -73,6 +75,9 @@ codes! {
 
 /// How soon to ask again after a refusal that is the server's own.
 const RETRY_AFTER_SECONDS: u64 = 5;
+
+/// How soon an endpoint that was gone can be enabled: an end is kept in force for ten minutes.
+const STILL_ENDING_SECONDS: u64 = 60;
 
 /// One thing that is wrong with a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -270,6 +275,16 @@ impl From<NotMade> for Problem {
                 Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
             }
             NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
+            NotMade::Header(bad) => Self::of_body(Code::InvalidBody, at("/headers", bad.to_string())),
+            NotMade::Override(bad) => Self::of_body(Code::InvalidBody, at("/status_overrides", bad.to_string())),
+            NotMade::Zone(unknown) => Self::of_body(Code::InvalidBody, at("/time_zone", unknown.to_string())),
+            NotMade::Tls(bad) => {
+                let pointer = bad.field().map_or_else(|| "/tls".to_owned(), |field| format!("/tls/{field}"));
+                Self::of_body(Code::InvalidBody, at(&pointer, bad.to_string()))
+            }
+            NotMade::Stale => Self::new(Code::Conflict, error.to_string()),
+            NotMade::StillEnding => Self::new(Code::Conflict, error.to_string()).after(STILL_ENDING_SECONDS),
+            NotMade::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
             NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
             NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
         }

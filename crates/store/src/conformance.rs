@@ -179,6 +179,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             an_endpoint_comes_back_with_every_field
             a_changed_endpoint_is_seen_at_once
             a_change_of_what_has_changed_since_is_refused
+            an_endpoint_is_disabled_by_the_answer_that_asks_for_it
+            what_is_done_with_secrets_is_in_the_journal
+            endpoints_are_listed_in_both_orders_of_one_or_of_all
             an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s
             what_is_left_of_a_deleted_endpoint_says_whose_it_was
             a_tenant_s_endpoints_come_by_id

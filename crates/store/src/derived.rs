@@ -104,6 +104,7 @@ impl Derived {
             | Entry::Job { .. }
             | Entry::Purged { .. }
             | Entry::Retained { .. }
+            | Entry::Secret { .. }
             | Entry::Document { .. }
             | Entry::Erased { .. }
             | Entry::ErasureDone { .. }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, TenantId};
 
 use crate::StoreError;
-use crate::row::{Endpoint, EndpointPut, Idempotency, Session};
+use crate::row::{Endpoint, EndpointPut, Idempotency, ListOrder, Session};
 
 /// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
@@ -22,6 +22,21 @@ pub trait Directory: Send + Sync + 'static {
         once: Option<Idempotency>,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
+    /// Changes an endpoint in the same way, whose newest secret is another from now on.
+    fn rotate_secret(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+    ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
+
+    /// Notes that somebody is about to see an endpoint's secrets.
+    fn note_secret_shown(
+        &self,
+        session: Session,
+        endpoint: EndpointId,
+        tenant: TenantId,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// One endpoint, also one that was deleted.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
@@ -36,7 +51,16 @@ pub trait Directory: Send + Sync + 'static {
     /// more. Kept in memory, since every accept asks for them.
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// The same, from behind one: for whoever walks all of them, however many.
+    /// Endpoints of a tenant or of everybody, from behind one, without those that were deleted: for lists.
+    fn list_endpoints(
+        &self,
+        tenant: Option<TenantId>,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+
+    /// A tenant's by id, from behind one: for whoever walks all of them, however many.
     fn endpoints_after(
         &self,
         tenant: TenantId,

@@ -67,7 +67,7 @@ pub use row::{
     Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayItem, ReplayPage,
     ReplayWhat, Spread,
 };
-pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SigningSecret};
+pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
 pub use row::{Erase, Erasure, ErasureStep, Whom};
 pub use row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};

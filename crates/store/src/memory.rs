@@ -142,8 +142,13 @@ impl Memory {
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
+        let disabled = settlements.iter().filter(|settlement| settlement.asks_to_disable());
+        let disabled: Vec<EndpointId> = disabled.map(|one| one.record.delivery.lane.endpoint()).collect();
         let settled = settlements.into_iter().map(|settlement| self.settle_one(session, settlement, &mut happened));
         let settled = settled.collect();
+        for endpoint in disabled {
+            happened.extend(self.disable_endpoint(endpoint));
+        }
         self.note(happened);
         Ok(settled)
     }

@@ -15,7 +15,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase};
+use crate::row::{Counted, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -156,6 +156,19 @@ pub(crate) fn status_number(status: EndpointStatus) -> u8 {
 pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
     let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
     one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
+}
+
+/// The number of what was done with a secret.
+pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
+    match act {
+        SecretAct::Shown => 0,
+        SecretAct::Rotated => 1,
+    }
+}
+
+/// What was done with a secret.
+pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
+    one_of("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
 }
 
 /// The number of a document's kind.
@@ -356,6 +369,7 @@ const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::Erased,
     Cause::EndpointDeleted,
     Cause::Aborted,
+    Cause::DisableAsked,
 ];
 
 /// Numbers by cause: [`CAUSES`] turned round, which also proves that every cause stands in it.
@@ -409,7 +423,7 @@ mod tests {
              unsupported_media_type unprocessable too_early client_error redirect_not_followed address_refused \
              payload_too_large gone credential_rejected store_unavailable endpoint_gone ttl_expired cancelled \
              unsubscribed superseded poison token_rejected retention not_started unsendable erased \
-             endpoint_deleted aborted"
+             endpoint_deleted aborted disable_asked"
         );
     }
 

@@ -31,7 +31,9 @@ pub use dead_letter::{
 };
 pub(crate) use dead_letter::{Purge, Walk};
 pub use document::{Document, DocumentKind, Filed, OPERATOR};
-pub use endpoint::{DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, SigningSecret};
+pub use endpoint::{
+    DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, SecretAct, SigningSecret,
+};
 pub use erasure::{Erase, Erasure, ErasureStep, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{
@@ -256,6 +258,13 @@ pub struct Settlement {
     pub epoch: u64,
     /// The attempt that led to it, if one did.
     pub attempt: Option<Attempt>,
+}
+
+impl Settlement {
+    /// Whether its receiver asked for nothing more.
+    pub(crate) fn asks_to_disable(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.cause == Cause::DisableAsked)
+    }
 }
 
 /// One attempt, as history keeps it.

@@ -44,6 +44,7 @@ pub mod schedules;
 pub mod sealed;
 pub mod seeder;
 pub mod served;
+pub mod signatures;
 pub mod sim;
 pub mod simulation;
 #[cfg(feature = "conformance")]

@@ -14,7 +14,7 @@ use posthaste_store::StoreError;
 use crate::{
     audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9,
     limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, redaction, restart, rotation,
-    schedules, sealed, simulation, store_backlog, store_kill9, store_speed, thread,
+    schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
@@ -273,6 +273,11 @@ pub const PROOFS: &[Proof] = &[
         name: "redaction",
         shows: "canaries in every secret field, the log at trace: none in logs, metrics, errors or listings",
         run: redaction::run,
+    },
+    Proof {
+        name: "signatures",
+        shows: "what the server signs is verified by the official libraries, and no altered byte is",
+        run: signatures::run,
     },
     Proof {
         name: "thread",

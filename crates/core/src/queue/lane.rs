@@ -46,6 +46,10 @@ pub struct LaneSettings {
     pub lane: LaneId,
     /// Whose.
     pub tenant: TenantId,
+    /// Counts their changes: what comes late from before a change is not taken over.
+    pub version: u32,
+    /// Whether what is for it waits until somebody enables it.
+    pub disabled: bool,
     /// In which order.
     pub order: Order,
     /// For strict lanes.
@@ -79,6 +83,8 @@ impl LaneSettings {
         Self {
             lane,
             tenant,
+            version: 0,
+            disabled: false,
             order: Order::Fifo,
             on_dead: OnDead::Skip,
             max_in_flight: 64,
@@ -263,8 +269,9 @@ impl Lane {
 
     /// What somebody's word keeps from being sent, or the receiver's.
     pub(super) fn held(&self, now: Timestamp) -> Option<Hold> {
-        if self.settings.is_none() {
-            return Some(Hold { why: Why::Store, until: None });
+        let Some(settings) = &self.settings else { return Some(Hold { why: Why::Store, until: None }) };
+        if settings.disabled {
+            return Some(Hold { why: Why::EndpointDisabled, until: None });
         }
         self.holds.as_ref()?.holding(now)
     }

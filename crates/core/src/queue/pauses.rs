@@ -32,6 +32,12 @@ impl Queue {
         }
     }
 
+    /// Who paused a lane, and until when, as far as somebody has.
+    pub fn pause_of_lane(&self, lane: LaneId, now: Timestamp) -> Option<Hold> {
+        let holds = self.lane_ref(*self.lane_index.get(&lane)?).holds.as_ref()?;
+        holds.paused.filter(|hold| hold.holds(now))
+    }
+
     /// Ends a pause of everything.
     pub fn resume_all(&mut self, now: Timestamp) {
         self.paused_all = None;

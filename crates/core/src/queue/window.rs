@@ -84,7 +84,9 @@ impl Queue {
     pub fn set_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
         let index = self.lane(settings.lane);
         let lane = self.lane_mut(index);
-        if lane.settings.as_ref().is_some_and(|known| Arc::ptr_eq(known, settings)) {
+        // What an accept brings along may be older than what its owner has said since.
+        let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.version > settings.version;
+        if lane.settings.as_ref().is_some_and(is_known) {
             return;
         }
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));

@@ -3,6 +3,7 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::hold::Hold;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
@@ -29,6 +30,12 @@ pub enum Command {
     Pause(Pause),
     /// End a pause.
     Resume(PauseScope),
+    /// What an owner says of a lane has changed: read it again.
+    Lane(LaneId),
+    /// Is an end of this lane still being carried out?
+    IsEnding(LaneId),
+    /// Which of these lanes are paused?
+    Paused(Vec<LaneId>),
     /// A signed receipt came for this delivery.
     Receipt(DeliveryId),
     /// Why does a delivery wait whose row has this lane and state?
@@ -67,6 +74,8 @@ pub enum Answer {
     Explained(Explained),
     /// Those that are not closed, lanes first.
     Breakers(Vec<BreakerShown>),
+    /// What holds each lane that was asked for by somebody's word.
+    Paused(Vec<Option<Hold>>),
     /// What is in flight, by message: one for each attempt.
     InFlight(Vec<MessageId>),
     /// Being sent or recorded.
@@ -95,6 +104,19 @@ impl Dispatch {
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope) => {
                 effects.push(Effect::Store(Call::Resume(scope, self.pause_of(scope), ticket)));
+            }
+            // Not by the list of what is to be read: what is being read already may be older.
+            Command::Lane(lane) => {
+                effects.push(Effect::Store(Call::Lanes(vec![lane])));
+                effects.push(Effect::Answer(ticket, Answer::Done));
+            }
+            Command::Paused(lanes) => {
+                let holds = lanes.iter().map(|lane| self.queue.pause_of_lane(*lane, now)).collect();
+                effects.push(Effect::Answer(ticket, Answer::Paused(holds)));
+            }
+            Command::IsEnding(lane) => {
+                let answer = if self.sweeper.is_ending(Scope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
+                effects.push(Effect::Answer(ticket, answer));
             }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {

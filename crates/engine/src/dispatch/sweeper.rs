@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const OTHERS: u32 = 19;
 
 /// Higher than every id there can be.
-pub(super) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
+pub(crate) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
 /// Far longer than any accept takes: whoever waits for one has given up by then.
 const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
 /// Far longer than an arrival takes from the commit to the loop.
@@ -98,6 +98,11 @@ impl Sweeper {
     pub(super) fn cut(&mut self, scope: Scope, upto: Key, since: Timestamp) {
         let upto = self.cuts.get(&scope).map_or(upto, |before| before.upto.max(upto));
         self.cuts.insert(scope, Made { upto, since, look_at: None, roll_from: None });
+    }
+
+    /// Whether a cut of this scope is in force.
+    pub(super) fn is_ending(&self, scope: Scope) -> bool {
+        self.cuts.contains_key(&scope)
     }
 
     /// The cut is in the store: its rows can be looked for.

@@ -243,6 +243,36 @@ fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
 }
 
 #[test]
+fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    rig.send(1, &lane);
+    let first = rig.sent[0];
+    rig.step(2, finished(first, Cause::DisableAsked));
+    rig.every_call(3);
+    rig.send(10, &lane);
+    assert_eq!(rig.sent, [first], "the next one waits");
+    rig.ask(4, 1, Command::Paused(vec![lane.lane]));
+    let hold = Hold { why: Why::EndpointDisabled, until: None };
+    assert_eq!(rig.answered.last(), Some(&(Ticket(1), Answer::Paused(vec![Some(hold)]))));
+    rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane)));
+    rig.every_call(6);
+    assert_eq!(rig.sent.len(), 2);
+}
+
+#[test]
+fn what_an_accept_brings_along_does_not_undo_what_was_said_since() {
+    let mut rig = Rig::new();
+    rig.send(1, &fifo(7));
+    rig.send(10, &Arc::new(LaneSettings { version: 1, disabled: true, ..settings(7) }));
+    rig.send(20, &fifo(7));
+    assert_eq!(rig.sent.len(), 1, "it is disabled");
+    rig.send(30, &Arc::new(LaneSettings { version: 2, ..settings(7) }));
+    rig.every_call(40);
+    assert_eq!(rig.sent.len(), 4, "and enabled");
+}
+
+#[test]
 fn a_cancel_spares_what_has_its_outcome_already() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);

@@ -12,7 +12,7 @@ use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::journal::Entry;
-use posthaste_store::{DocumentKind, EndpointStatus, OPERATOR, PauseScope, Store};
+use posthaste_store::{DocumentKind, EndpointStatus, OPERATOR, PauseScope, SecretAct, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
@@ -25,7 +25,7 @@ use crate::value;
 const ROWS_MAX: u32 = 500;
 
 /// What is told of, by name.
-const KINDS: [&str; 19] = [
+const KINDS: [&str; 20] = [
     "opened",
     "accepted",
     "attempted",
@@ -36,6 +36,7 @@ const KINDS: [&str; 19] = [
     "paused",
     "resumed",
     "endpoint",
+    "secret",
     "spread",
     "job",
     "purged",
@@ -190,7 +191,21 @@ fn about(entry: &Entry) -> About {
         Entry::Endpoint { endpoint, tenant, status } => About {
             tenant: Some(*tenant),
             endpoint: Some(*endpoint),
-            what: (*status == EndpointStatus::Gone).then(|| "gone".to_owned()),
+            what: match status {
+                EndpointStatus::Active => None,
+                EndpointStatus::Gone => Some("gone".to_owned()),
+                EndpointStatus::Disabled(_) => Some("disabled by its receiver".to_owned()),
+                EndpointStatus::Deleted => Some("deleted".to_owned()),
+            },
+            ..About::default()
+        },
+        Entry::Secret { endpoint, tenant, act } => About {
+            tenant: Some(*tenant),
+            endpoint: Some(*endpoint),
+            what: Some(match act {
+                SecretAct::Shown => "shown".to_owned(),
+                SecretAct::Rotated => "rotated".to_owned(),
+            }),
             ..About::default()
         },
         Entry::Spread { tenant, deliveries, .. } => {
@@ -239,6 +254,7 @@ fn name(entry: &Entry) -> &'static str {
         Entry::Paused { .. } => "paused",
         Entry::Resumed { .. } => "resumed",
         Entry::Endpoint { .. } => "endpoint",
+        Entry::Secret { .. } => "secret",
         Entry::Spread { .. } => "spread",
         Entry::Job { .. } => "job",
         Entry::Purged { .. } => "purged",

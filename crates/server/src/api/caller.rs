@@ -17,6 +17,7 @@ use posthaste_engine::tenants::Tenant;
 use posthaste_store::Store;
 
 use super::Api;
+use super::endpoint_fields::Sight;
 use crate::problem::{Code, Problem};
 
 const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
@@ -70,6 +71,14 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     /// Whether it may also do what another scope allows.
     pub(crate) fn may(&self, scope: Scope) -> Result<(), Problem> {
         self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
+    }
+
+    /// What it sees of endpoints: where they are, whole only for whose they are. Where nobody needs a key, everything.
+    pub(super) fn sight(&self) -> Sight {
+        match &self.key {
+            Some(key) if key.tenant.is_none() => Sight::Origin,
+            _ => Sight::Whole,
+        }
     }
 
     /// Whether it runs the server, and is not a tenant.

@@ -1,58 +1,42 @@
-//! Endpoints: where messages go.
+//! Endpoints: where messages go. What is read of one and shown is in `endpoint_fields`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::policy::DEFAULT_PRESET;
-use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::Once;
+use posthaste_engine::accept::{Once, Outcome};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{MadeEndpoint, NewEndpoint, Sees};
-use posthaste_engine::tenants::{Made, Tenant};
-use posthaste_store::{Endpoint, EndpointStatus, FirstAnswer, ListOrder, Pause, PauseScope, Store};
+use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
+use posthaste_engine::engine::Sees;
+use posthaste_engine::tenants::Made;
+use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, Store};
 use serde::Serialize;
 
-use super::caller::{Caller, MANAGE, READ};
+use super::caller::{Caller, MANAGE, READ, SECRETS};
+use super::endpoint_fields::{self as fields_of, MAX_IN_FLIGHT, Shown, Sight, Signing};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, body, json, json_bytes, no_parameters, switch};
+use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters, switch};
 use crate::object::Object;
-use crate::problem::Problem;
-use crate::{duration, value};
+use crate::problem::{Code, Problem};
+use crate::value;
 
-/// As many attempts at once where the owner does not say.
-const MAX_IN_FLIGHT: u16 = 20;
-const MAX_IN_FLIGHT_MAX: u64 = 1_000;
-const EVENT_TYPES_MAX: usize = 100;
+/// How long older secrets sign on where nobody says: a day to tell a receiver.
+const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
+const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-const ORDERS: [(&str, Order); 3] =
-    [("fifo", Order::Fifo), ("newest_first", Order::NewestFirst), ("strict", Order::Strict)];
-const ON_DEAD: [(&str, OnDead); 2] = [("skip", OnDead::Skip), ("hold", OnDead::Hold)];
+/// A change that met another one is made again; so often, nobody else is that quick.
+const TRIES: u32 = 5;
 
-/// Fields of an endpoint that are documented and not built.
-const NOT_BUILT: &[&str] = &[
-    "uid",
-    "subject",
-    "tags",
-    "description",
-    "headers",
-    "timeout",
-    "rate",
-    "time_zone",
-    "tls",
-    "status_overrides",
-    "subscription",
-    "device_token",
-    "topic",
-    "environment",
-    "registration_token",
-    "credential",
-];
+/// Endpoints looked at for one page, and read at once: a filter may pass over most of them.
+const LOOKED_MAX: usize = 20_000;
+const READ_AT_ONCE: u32 = 500;
 
-/// `POST /v1/endpoints`. The secret it signs with is shown here and nowhere else.
+/// `POST /v1/endpoints`. The secret it signs with is shown here and nowhere else without asking for it.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -60,18 +44,24 @@ pub async fn make<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
-    let new = parse(tenant, &body)?;
+    let policy = tenant.terms.policy.as_deref().unwrap_or(DEFAULT_PRESET);
+    let mut fields = Object::read(&body)?;
+    let url = fields.need("url", value::text).unwrap_or_default();
+    let mut wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, api.engine.now(), url);
+    (wished.policy, wished.max_in_flight) = (policy.to_owned(), MAX_IN_FLIGHT);
+    fields_of::read(&mut fields, &mut wished, policy);
+    let signing = fields_of::signing(&mut fields);
+    fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_endpoint(new, once).await? {
+    Ok(match api.engine.make_endpoint(wished, signing, once).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
         Made::Before(first) => replayed(first),
     })
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
-    let secret = made.endpoint.secrets.first().map(|secret| secret.text.as_str()).unwrap_or_default();
-    let mut shown = Shown::of(made.public_id.clone(), &made.endpoint);
-    shown.signing = Some(Signing { scheme: "v1", secret });
+    let shown = Shown::of(made.public_id.clone(), &made.endpoint, None, Sight::Whole);
+    let shown = shown.revealed(&made.endpoint.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
 }
@@ -80,21 +70,74 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
 pub async fn show<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<READ>,
-    Named(id): Named,
+    Named(named): Named,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
-    let unknown = || Problem::no_such("endpoint");
-    let id = api.endpoint_id(&id).ok_or_else(unknown)?;
-    let known = api.engine.endpoint(caller.sees(), id).await?.ok_or_else(unknown)?;
-    Ok(json(StatusCode::OK, &shown(&api, &known.endpoint)))
+    let endpoint = found(&api, caller.sees(), &named).await?;
+    shown(&api, caller.sight(), &endpoint).await
+}
+
+/// `PATCH /v1/endpoints/{id}`: what is left out stays as it is, `null` takes back what was said.
+pub async fn change<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    let body = body(request).await?;
+    let policy = caller.tenant()?.terms.policy.clone();
+    let policy = policy.as_deref().unwrap_or(DEFAULT_PRESET);
+    let mut tries = 0;
+    loop {
+        let before = found(&api, caller.sees(), &named).await?;
+        let mut wished = Endpoint { version: before.version + 1, ..(*before).clone() };
+        let mut fields = Object::read(&body)?;
+        if let Some(url) = fields.get("url", value::text) {
+            wished.url = url;
+        }
+        fields_of::read(&mut fields, &mut wished, policy);
+        if fields.has("signing") {
+            fields.object("signing");
+            fields.complain("signing", "is changed by POST …/secret/rotate".to_owned());
+        }
+        fields.finish()?;
+        tries += 1;
+        match api.engine.change_endpoint(wished).await {
+            Err(NotMade::Stale) if tries < TRIES => {}
+            changed => return shown(&api, caller.sight(), &changed?).await,
+        }
+    }
+}
+
+/// `DELETE /v1/endpoints/{id}`. Once it answers, nothing more is sent there but what was in flight; its uid is free.
+pub async fn delete<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    no_body(request).await?;
+    caller.tenant()?;
+    let endpoint = found(&api, caller.sees(), &named).await?;
+    let (ended, in_flight) = api.engine.delete_endpoint(&endpoint).await?;
+    let id = public_id(&api, &endpoint);
+    tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
+    Ok(json(StatusCode::OK, &Deleted { id, ended, in_flight }))
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    id: String,
+    ended: u64,
+    in_flight: u64,
 }
 
 /// `POST /v1/endpoints/{id}/pause`. Once it answers, nothing is sent there; what comes waits.
 pub async fn pause<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
-    Named(id): Named,
+    Named(named): Named,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -102,36 +145,38 @@ pub async fn pause<S: Store, C: Clock>(
     let until = switch::until(&mut fields, api.engine.now());
     let reason = fields.get("reason", value::text);
     fields.finish()?;
-    let scope = lane(&api, caller.sees(), &id).await?;
-    api.engine.pause(Pause { scope, until }).await?;
+    let endpoint = found(&api, caller.sees(), &named).await?;
+    api.engine.pause(Pause { scope: PauseScope::Lane(LaneId::from(endpoint.id)), until }).await?;
+    let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, reason = reason.as_deref().unwrap_or("none given"), "paused an endpoint");
     Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time) }))
 }
 
-/// `POST /v1/endpoints/{id}/enable`: ends its pause, whether somebody made it or a dead delivery
-/// of a strict order.
+/// `POST /v1/endpoints/{id}/enable`: ends its pause, whether somebody made it or a dead delivery of a strict order,
+/// and whatever disabled it. What waited is sent in its order.
 pub async fn enable<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
-    Named(id): Named,
+    Named(named): Named,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
     fields.get("reason", value::text);
     fields.finish()?;
-    let scope = lane(&api, caller.sees(), &id).await?;
-    api.engine.resume(scope).await?;
-    tracing::info!(endpoint = id, "enabled an endpoint");
-    Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None }))
-}
-
-/// An endpoint's own queue.
-async fn lane<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: &str) -> Result<PauseScope, Problem> {
-    let unknown = || Problem::no_such("endpoint");
-    let id = api.endpoint_id(id).ok_or_else(unknown)?;
-    let known = api.engine.endpoint(whose, id).await?.ok_or_else(unknown)?;
-    Ok(PauseScope::Lane(LaneId(known.endpoint.id.0)))
+    let mut tries = 0;
+    loop {
+        let endpoint = found(&api, caller.sees(), &named).await?;
+        tries += 1;
+        match api.engine.enable_endpoint(&endpoint).await {
+            Err(NotMade::Stale) if tries < TRIES => {}
+            enabled => {
+                let id = public_id(&api, &enabled?);
+                tracing::info!(endpoint = id, "enabled an endpoint");
+                return Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None }));
+            }
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -141,122 +186,169 @@ struct Switched {
     until: Option<String>,
 }
 
-/// `GET /v1/endpoints`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &[])?;
-    // An endpoint's id is a good cursor: sealed, of this tenant, and it stays valid.
-    let after = asked.after(&api, Kind::Endpoint)?.map(EndpointId);
-    let mut all = api.engine.endpoints(caller.tenant_id()?).await?;
-    all.sort_unstable_by_key(|endpoint| endpoint.id);
-    if asked.order == ListOrder::NewestFirst {
-        all.reverse();
-    }
-    let begin = match after {
-        Some(after) => all.iter().position(|endpoint| endpoint.id == after).map_or(all.len(), |at| at + 1),
-        None => 0,
-    };
-    let data: Vec<Shown<'_>> = all.iter().skip(begin).take(asked.limit as usize).map(|one| shown(&api, one)).collect();
-    let more = begin + data.len() < all.len();
-    let next = data.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(page(&uri, data, next))
+/// `POST /v1/endpoints/{id}/test`: sends a real, signed example message.
+pub async fn test<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    let tenant = caller.tenant()?;
+    let (body, key) = keyed_body(tenant.id, request).await?;
+    Object::read_optional(&body)?.finish()?;
+    let endpoint = found(&api, Sees::Tenant(tenant.id), &named).await?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
+    Ok(match api.engine.test_endpoint(&endpoint, once).await? {
+        Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body),
+        Outcome::Replayed(first) => replayed(first),
+    })
 }
 
-fn shown<'a, S: Store, C: Clock>(api: &Api<S, C>, endpoint: &'a Endpoint) -> Shown<'a> {
-    Shown::of(api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint)
+/// `GET /v1/endpoints/{id}/secret`: what its receiver verifies with. That somebody looked is in the audit.
+pub async fn secret<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SECRETS>,
+    Named(named): Named,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    let endpoint = found(&api, caller.sees(), &named).await?;
+    let secrets = api.engine.secrets(&endpoint).await?;
+    tracing::info!(endpoint = public_id(&api, &endpoint), "showed an endpoint's secrets");
+    Ok(json(StatusCode::OK, &Secrets::of(&secrets)))
 }
 
-#[derive(Serialize)]
-struct Shown<'a> {
-    id: String,
-    channel: &'static str,
-    url: &'a str,
-    event_types: &'a [String],
-    policy: &'a str,
-    ttl: Option<String>,
-    max_in_flight: u16,
-    order: &'static str,
-    on_dead: &'static str,
-    status: &'static str,
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signing: Option<Signing<'a>>,
-}
-
-#[derive(Serialize)]
-struct Signing<'a> {
-    scheme: &'static str,
-    secret: &'a str,
-}
-
-impl<'a> Shown<'a> {
-    fn of(id: String, endpoint: &'a Endpoint) -> Self {
-        Self {
-            id,
-            channel: "webhook",
-            url: &endpoint.url,
-            event_types: &endpoint.event_types,
-            policy: &endpoint.policy,
-            ttl: endpoint.ttl.map(duration::write),
-            max_in_flight: endpoint.max_in_flight,
-            order: word(&ORDERS, endpoint.order),
-            on_dead: word(&ON_DEAD, endpoint.on_dead),
-            status: match endpoint.status {
-                EndpointStatus::Active => "active",
-                EndpointStatus::Gone => "gone",
-                EndpointStatus::Disabled(_) => "disabled",
-                EndpointStatus::Deleted => "deleted",
-            },
-            created_at: value::write_time(endpoint.at),
-            signing: None,
+/// `POST /v1/endpoints/{id}/secret/rotate`: a new secret signs, beside the older ones until the overlap is over.
+pub async fn rotate<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<SECRETS>,
+    Named(named): Named,
+    request: Request,
+) -> Answer {
+    let body = body(request).await?;
+    let mut fields = Object::read_optional(&body)?;
+    let overlap = fields.get("overlap", |raw| match value::duration(raw)? {
+        long if long > OVERLAP_MAX => Err(format!("must be at most {}", crate::duration::write(OVERLAP_MAX))),
+        overlap => Ok(overlap),
+    });
+    fields.finish()?;
+    caller.tenant()?;
+    let mut tries = 0;
+    loop {
+        let endpoint = found(&api, caller.sees(), &named).await?;
+        tries += 1;
+        match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP)).await {
+            Err(NotMade::Stale) if tries < TRIES => {}
+            rotated => {
+                let rotated = rotated?;
+                tracing::info!(endpoint = public_id(&api, &rotated), "rotated an endpoint's secret");
+                return Ok(json(StatusCode::OK, &Secrets::of(&rotated.secrets)));
+            }
         }
     }
 }
 
-fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], meaning: T) -> &'static str {
-    words.iter().find(|(_, known)| *known == meaning).map_or("", |(word, _)| *word)
+/// What signs, newest first.
+#[derive(Serialize)]
+struct Secrets<'a> {
+    #[serde(flatten)]
+    newest: Option<Signing<'a>>,
+    /// Those that still sign beside it.
+    previous: Vec<Previous<'a>>,
 }
 
-fn parse(tenant: &Tenant, body: &[u8]) -> Result<NewEndpoint, Problem> {
-    let mut fields = Object::read(body)?;
-    fields.get("channel", |raw| match value::text(raw)?.as_str() {
-        "webhook" => Ok(()),
-        _ => Err("this version knows \"webhook\" alone".to_owned()),
-    });
-    let url = fields.need("url", value::text);
-    let event_types = fields.get("event_types", |raw| match value::texts(raw)? {
-        many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
-        some => Ok(some),
-    });
-    let policy = fields.get("policy", value::text);
-    let policy = policy.or_else(|| tenant.terms.policy.clone()).unwrap_or_else(|| DEFAULT_PRESET.to_owned());
-    let ttl = fields.get("ttl", value::ttl);
-    let order = fields.get("order", |raw| value::one_of(raw, &ORDERS)).unwrap_or_default();
-    let on_dead = fields.get("on_dead", |raw| value::one_of(raw, &ON_DEAD)).unwrap_or_default();
-    if on_dead == OnDead::Hold && order != Order::Strict {
-        fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
+#[derive(Serialize)]
+struct Previous<'a> {
+    #[serde(flatten)]
+    signing: Signing<'a>,
+    until: Option<String>,
+}
+
+impl<'a> Secrets<'a> {
+    fn of(secrets: &'a [SigningSecret]) -> Self {
+        let previous = |secret: &'a SigningSecret| Previous {
+            signing: Signing::revealed(secret),
+            until: secret.until.map(value::write_time),
+        };
+        Self {
+            newest: secrets.first().map(Signing::revealed),
+            previous: secrets.iter().skip(1).map(previous).collect(),
+        }
     }
-    let max_in_flight = fields.get("max_in_flight", |raw| match value::whole(raw)? {
-        count @ 1..=MAX_IN_FLIGHT_MAX => u16::try_from(count).map_err(|error| error.to_string()),
-        _ => Err(format!("must be 1 to {MAX_IN_FLIGHT_MAX}")),
-    });
-    let mut signing = fields.object("signing");
-    signing.get("scheme", |raw| match value::text(raw)?.as_str() {
-        "v1" => Ok(()),
-        _ => Err("this version knows \"v1\" alone".to_owned()),
-    });
-    let secret = signing.get("secret", value::text);
-    fields.absorb(signing);
-    fields.not_built(NOT_BUILT);
-    fields.finish()?;
-    Ok(NewEndpoint {
-        tenant: tenant.id,
-        url: url.unwrap_or_default(),
-        secret,
-        event_types: event_types.unwrap_or_default(),
-        policy,
-        ttl,
-        order,
-        on_dead,
-        max_in_flight: max_in_flight.unwrap_or(MAX_IN_FLIGHT),
-    })
+}
+
+/// `GET /v1/endpoints`. An operator sees everybody's, unless it names a tenant.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &["uid", "subject", "tags", "status"])?;
+    // An endpoint's id is a good cursor: sealed, and it stays valid.
+    let mut after = asked.after(&api, Kind::Endpoint)?.map(EndpointId);
+    let filters = ["uid", "subject", "tags", "status"].map(|name| asked.filter(name));
+    if let Some(status) = filters[3]
+        && !["active", "paused", "disabled", "gone"].contains(&status)
+    {
+        let detail = "status must be active, paused, disabled or gone";
+        return Err(Problem::new(Code::InvalidParameter, detail));
+    }
+    let (limit, mut looked) = (asked.limit as usize, 0);
+    let (mut data, mut more) = (Vec::new(), true);
+    // One more than fits tells whether there is a next page.
+    while more && data.len() <= limit && looked < LOOKED_MAX {
+        let read = if filters.iter().any(Option::is_some) { READ_AT_ONCE } else { asked.limit + 1 };
+        let part = api.engine.endpoints(caller.sees(), asked.order, after, read).await?;
+        more = part.len() == read as usize;
+        looked += part.len();
+        let holds = api.engine.paused(part.iter().map(|one| LaneId::from(one.id)).collect()).await;
+        let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
+        for (endpoint, hold) in part.into_iter().zip(holds) {
+            after = Some(endpoint.id);
+            if data.len() <= limit && is_asked_for(&endpoint, fields_of::status(&endpoint, hold).0, &filters) {
+                data.push((endpoint, hold));
+            }
+        }
+    }
+    let is_cut = data.len() > limit;
+    data.truncate(limit);
+    // Behind the last one shown, or behind the last one looked at where a filter passed over the rest.
+    let last = if is_cut { data.last().map(|(last, _)| Arc::clone(last)) } else { None };
+    let next = match (last, after) {
+        (Some(last), _) => Some(public_id(&api, &last)),
+        (None, Some(after)) if more => found_id(&api, caller.sees(), after).await?,
+        _ => None,
+    };
+    let data: Vec<Shown<'_>> = data
+        .iter()
+        .map(|(endpoint, hold)| Shown::of(public_id(&api, endpoint), endpoint, *hold, caller.sight()))
+        .collect();
+    Ok(page(&uri, data, next))
+}
+
+fn is_asked_for(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Option<&str>; 4]) -> bool {
+    uid.is_none_or(|uid| endpoint.uid.as_deref() == Some(uid))
+        && subject.is_none_or(|subject| endpoint.subject.as_deref() == Some(subject))
+        && tag.is_none_or(|tag| endpoint.tags.iter().any(|own| own == tag))
+        && wanted.is_none_or(|wanted| status == wanted)
+}
+
+/// The endpoint of this id or uid that somebody may see.
+async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) -> Result<Arc<Endpoint>, Problem> {
+    let unknown = || Problem::no_such("endpoint");
+    let id = api.engine.endpoint_named(whose, named).await?.ok_or_else(unknown)?;
+    let known = api.engine.endpoint(whose, id).await?.ok_or_else(unknown)?;
+    Ok(Arc::clone(&known.endpoint))
+}
+
+/// The public id of one that was just read.
+async fn found_id<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: EndpointId) -> Result<Option<String>, Problem> {
+    Ok(api.engine.endpoint(whose, id).await?.map(|known| public_id(api, &known.endpoint)))
+}
+
+fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
+    api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at)
+}
+
+async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &Endpoint) -> Answer {
+    let holds = api.engine.paused(vec![LaneId::from(endpoint.id)]).await;
+    let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
+    let hold = holds.into_iter().next().flatten();
+    Ok(json(StatusCode::OK, &Shown::of(public_id(api, endpoint), endpoint, hold, sight)))
 }

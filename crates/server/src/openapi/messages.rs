@@ -39,7 +39,7 @@ pub(super) const ACCEPTED_FIELDS: [Field; 6] = [
     need("notes", Shape::List(&Shape::Text), "what the sender should know"),
 ];
 
-const ACCEPTED: Shape = Shape::Named("Accepted", &ACCEPTED_FIELDS);
+pub(super) const ACCEPTED: Shape = Shape::Named("Accepted", &ACCEPTED_FIELDS);
 
 const DELIVERY: Shape = Shape::Object(&[
     need("id", Shape::Text, ""),

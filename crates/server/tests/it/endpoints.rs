@@ -1,8 +1,12 @@
 //! Making and reading endpoints.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
+use serde_json::Value;
 
-use crate::fixture::Server;
+use tokio::net::TcpListener;
+
+use crate::fixture::{Server, delivery_of};
+use crate::switch::answer;
 
 #[tokio::test]
 async fn an_endpoint_shows_its_secret_when_it_is_made_and_never_again() {
@@ -12,7 +16,7 @@ async fn an_endpoint_shows_its_secret_when_it_is_made_and_never_again() {
     assert!(made.body["signing"]["secret"].as_str().expect("a secret").starts_with("whsec_"));
     let shown = server.get(&format!("/v1/endpoints/{}", made.text("id"))).await;
     assert_eq!(shown.status, StatusCode::OK);
-    assert!(shown.body.get("signing").is_none());
+    assert_eq!(shown.body["signing"], serde_json::json!({"scheme": "v1"}));
     assert_eq!(shown.text("url"), "http://127.0.0.1:9999/hook?a=b");
     let settings = ["channel", "policy", "order", "on_dead", "status"].map(|name| shown.text(name));
     assert_eq!(settings, ["webhook", "webhook", "fifo", "skip", "active"]);
@@ -51,7 +55,24 @@ async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
         (r#"{"url": "https://example.com/", "max_in_flight": 0}"#, "invalid_body", "/max_in_flight"),
         (r#"{"url": "https://example.com/", "order": "lifo"}"#, "invalid_body", "/order"),
         (r#"{"url": "https://example.com/", "on_dead": "hold"}"#, "invalid_body", "/on_dead"),
-        (r#"{"url": "https://example.com/", "headers": {"x": "y"}}"#, "not_built_yet", "/headers"),
+        (r#"{"url": "https://example.com/", "headers": {"webhook-id": "y"}}"#, "invalid_body", "/headers"),
+        (r#"{"url": "https://example.com/", "headers": {"x": 1}}"#, "invalid_body", "/headers"),
+        (r#"{"url": "https://example.com/", "uid": "a b"}"#, "invalid_body", "/uid"),
+        (r#"{"url": "https://example.com/", "subject": ""}"#, "invalid_body", "/subject"),
+        (r#"{"url": "https://example.com/", "tags": ["a b"]}"#, "invalid_body", "/tags"),
+        (r#"{"url": "https://example.com/", "timeout": "31s"}"#, "invalid_body", "/timeout"),
+        (r#"{"url": "https://example.com/", "rate": {"per_second": 0}}"#, "invalid_body", "/rate/per_second"),
+        (r#"{"url": "https://example.com/", "rate": {"burst": 5}}"#, "invalid_body", "/rate/per_second"),
+        (r#"{"url": "https://example.com/", "time_zone": "Europe/Berln"}"#, "invalid_body", "/time_zone"),
+        (r#"{"url": "https://example.com/", "tls": {"ca": "text"}}"#, "invalid_body", "/tls/ca"),
+        (r#"{"url": "https://example.com/", "tls": {"client_cert": "text"}}"#, "invalid_body", "/tls/client_key"),
+        (
+            r#"{"url": "https://example.com/", "status_overrides": {"9xx": "retry"}}"#,
+            "invalid_body",
+            "/status_overrides",
+        ),
+        (r#"{"url": "https://example.com/", "signing": {"secret": "whpk_AAAA"}}"#, "invalid_body", "/signing/secret"),
+        (r#"{"url": "https://example.com/", "device_token": "x"}"#, "not_built_yet", "/device_token"),
     ];
     for (body, code, pointer) in cases {
         assert_eq!(server.post("/v1/endpoints", body).await.problem(), (400, code, pointer), "{body}");
@@ -93,4 +114,181 @@ async fn an_id_that_never_was_and_an_id_of_another_kind_look_the_same() {
     let other = server.get(&format!("/v1/endpoints/{}", message.text("id"))).await;
     assert_eq!(never.problem(), (404, "not_found", ""));
     assert_eq!(never.body, other.body);
+}
+
+/// Everything an owner can say but for TLS, as it is shown again.
+const ALL: &str = r#"{"uid": "crm", "subject": "user-42", "description": "the shop", "tags": ["beta", "eu"],
+    "headers": {"x-team": "a"}, "event_types": ["invoice.*"], "policy": "backend", "ttl": "2h", "timeout": "5s",
+    "rate": {"per_second": 2.5, "burst": 10}, "max_in_flight": 3, "order": "strict", "on_dead": "hold",
+    "time_zone": "Europe/Berlin", "status_overrides": {"404": "retry", "4xx": "dead"}}"#;
+
+fn all() -> serde_json::Map<String, Value> {
+    serde_json::from_str(ALL).expect("an object")
+}
+
+#[tokio::test]
+async fn everything_that_is_said_of_an_endpoint_is_kept_and_what_is_taken_back_is_gone() {
+    let server = Server::start().await;
+    let mut new = all();
+    new.insert("url".to_owned(), "https://example.com/hook".into());
+    let made = server.post("/v1/endpoints", &Value::Object(new).to_string()).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let shown = server.get("/v1/endpoints/crm").await;
+    assert_eq!(shown.body["id"], made.body["id"], "by its uid");
+    for (name, value) in all() {
+        assert_eq!(shown.body[&name], value, "{name}");
+    }
+    let path = format!("/v1/endpoints/{}", made.text("id"));
+    let same = server.call(Method::PATCH, &path, "{}").await;
+    assert_eq!(same.body, shown.body, "nothing was said");
+    let nulls: serde_json::Map<_, _> = all().into_iter().map(|(name, _)| (name, Value::Null)).collect();
+    let bare = server.call(Method::PATCH, &path, &Value::Object(nulls).to_string()).await;
+    let plain = server.post("/v1/endpoints", r#"{"url": "https://example.com/hook"}"#).await;
+    for (name, _) in all() {
+        assert_eq!(bare.body[&name], plain.body[&name], "{name} is as if it was never said");
+    }
+    let moved = server.call(Method::PATCH, &path, r#"{"url": "https://example.com/other", "max_in_flight": 7}"#).await;
+    assert_eq!((moved.text("url"), &moved.body["max_in_flight"]), ("https://example.com/other", &7.into()));
+    assert_eq!(server.get("/v1/endpoints/crm").await.status, StatusCode::NOT_FOUND, "its uid was taken back");
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_is_refused_with_its_place_and_changes_nothing() {
+    let server = Server::start().await;
+    let id = server.endpoint(r#", "uid": "one""#).await;
+    server.endpoint(r#", "uid": "two""#).await;
+    let path = format!("/v1/endpoints/{id}");
+    let before = server.get(&path).await.body;
+    for (body, expected) in [
+        (r#"{"url": "http://10.0.0.5/"}"#, (400, "target_refused", "/url")),
+        (r#"{"url": "http://127.0.0.1:1/", "max_in_flght": 3}"#, (400, "invalid_body", "/max_in_flght")),
+        (r#"{"on_dead": "hold"}"#, (400, "invalid_body", "/on_dead")),
+        (r#"{"signing": {"secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}"#, (400, "invalid_body", "/signing")),
+        (r#"{"uid": "two"}"#, (409, "name_taken", "")),
+    ] {
+        assert_eq!(server.call(Method::PATCH, &path, body).await.problem(), expected, "{body}");
+    }
+    assert_eq!(server.get(&path).await.body, before);
+    assert_eq!(server.call(Method::PATCH, "/v1/endpoints/nobody", "{}").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn a_deleted_endpoint_is_no_more_and_what_waited_for_it_has_ended() {
+    let server = Server::start().await;
+    let id = server.endpoint(r#", "uid": "crm""#).await;
+    server.post("/v1/endpoints/crm/pause", "").await;
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let deleted = server.call(Method::DELETE, "/v1/endpoints/crm", "").await;
+    assert_eq!((deleted.text("id"), &deleted.body["ended"], &deleted.body["in_flight"]), (&*id, &1.into(), &0.into()));
+    for path in [format!("/v1/endpoints/{id}"), "/v1/endpoints/crm".to_owned()] {
+        assert_eq!(server.get(&path).await.problem(), (404, "not_found", ""));
+        assert_eq!(server.call(Method::DELETE, &path, "").await.problem(), (404, "not_found", ""));
+    }
+    assert_eq!(server.get("/v1/endpoints").await.body["data"], serde_json::json!([]));
+    let shown = server.get(&format!("/v1/messages/{}", message.text("id"))).await;
+    assert_eq!(shown.text("state"), "cancelled");
+    let named = format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}"]}}}}"#);
+    assert_eq!(server.post("/v1/messages", &named).await.status, StatusCode::BAD_REQUEST);
+    assert_ne!(server.endpoint(r#", "uid": "crm""#).await, id, "its uid is free");
+}
+
+#[tokio::test]
+async fn a_rotated_secret_signs_beside_the_older_one_unless_that_leaked() {
+    let server = Server::start().await;
+    let made = server.post("/v1/endpoints", r#"{"url": "https://example.com/", "uid": "crm"}"#).await;
+    let first = made.body["signing"]["secret"].clone();
+    let seen = server.get("/v1/endpoints/crm/secret").await.body;
+    assert_eq!(seen, serde_json::json!({"scheme": "v1", "secret": first, "previous": []}));
+    let rotated = server.post("/v1/endpoints/crm/secret/rotate", "").await.body;
+    assert_ne!(rotated["secret"], first);
+    assert_eq!(rotated["previous"][0]["secret"], first);
+    assert!(rotated["previous"][0]["until"].is_string());
+    assert_eq!(server.get("/v1/endpoints/crm/secret").await.body, rotated);
+    let leaked = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "0s"}"#).await.body;
+    assert_eq!(leaked["previous"], serde_json::json!([]), "none of the older ones");
+    assert_ne!(leaked["secret"], rotated["secret"]);
+    let long = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "31d"}"#).await;
+    assert_eq!(long.problem(), (400, "invalid_body", "/overlap"));
+}
+
+#[tokio::test]
+async fn a_private_key_is_never_shown_and_its_public_one_is() {
+    let server = Server::start().await;
+    let body = r#"{"url": "https://example.com/", "uid": "crm", "signing": {"scheme": "v1a"}}"#;
+    let made = server.post("/v1/endpoints", body).await;
+    let public = made.body["signing"]["public_key"].as_str().expect("a public key").to_owned();
+    assert!(public.starts_with("whpk_") && made.body["signing"].get("secret").is_none(), "{}", made.body);
+    let seen = server.get("/v1/endpoints/crm/secret").await.body;
+    assert_eq!(seen, serde_json::json!({"scheme": "v1a", "public_key": public, "previous": []}));
+    let rotated = server.post("/v1/endpoints/crm/secret/rotate", "").await.body;
+    assert_eq!((&rotated["scheme"], &rotated["previous"][0]["public_key"]), (&"v1a".into(), &public.into()));
+    let other = r#"{"url": "https://example.com/",
+        "signing": {"scheme": "v1a", "secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}"#;
+    assert_eq!(server.post("/v1/endpoints", other).await.problem(), (400, "invalid_body", "/signing/secret"));
+}
+
+#[tokio::test]
+async fn an_endpoint_says_whether_it_is_paused_and_lists_are_filtered_by_what_it_says() {
+    let server = Server::start().await;
+    let one = server.endpoint(r#", "uid": "one", "tags": ["a", "b"], "subject": "ann""#).await;
+    let two = server.endpoint(r#", "uid": "two", "tags": ["b"]"#).await;
+    server.post("/v1/endpoints/two/pause", r#"{"reason": "a move"}"#).await;
+    assert_eq!(server.get("/v1/endpoints/two").await.text("status"), "paused");
+    for (filter, expected) in [
+        ("uid=one", vec![&one]),
+        ("tags=b", vec![&two, &one]),
+        ("tags=a", vec![&one]),
+        ("subject=ann", vec![&one]),
+        ("status=paused", vec![&two]),
+        ("status=active&tags=b", vec![&one]),
+        ("tags=b&order=asc&limit=1", vec![&one]),
+        ("uid=nobody", vec![]),
+    ] {
+        let page = server.get(&format!("/v1/endpoints?{filter}")).await;
+        let ids: Vec<&str> =
+            page.body["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+        assert_eq!(ids, expected, "{filter}");
+    }
+    assert_eq!(server.get("/v1/endpoints?status=odd").await.problem(), (400, "invalid_parameter", ""));
+    server.post("/v1/endpoints/two/enable", "").await;
+    assert_eq!(server.get("/v1/endpoints/two").await.text("status"), "active");
+}
+
+#[tokio::test]
+async fn a_test_is_a_real_message_for_that_endpoint_alone() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let id = server.endpoint(r#", "uid": "crm", "event_types": ["other"]"#).await;
+    server.post("/v1/endpoints/crm/pause", "").await;
+    let sent = server.post("/v1/endpoints/crm/test", "").await;
+    assert_eq!((sent.status, &sent.body["deliveries"]), (StatusCode::ACCEPTED, &1.into()));
+    let shown = server.get(&format!("/v1/messages/{}", sent.text("id"))).await;
+    assert_eq!(shown.text("event_type"), "posthaste.test");
+    assert_eq!(shown.body["deliveries"][0]["endpoint"], id.as_str());
+}
+
+#[tokio::test]
+async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() {
+    let server = Server::start().await;
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}", "uid": "crm"}}"#)).await;
+    for (asks, cause) in [("abort-message", "aborted"), ("disable", "disable_asked")] {
+        let sent = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+        answer(&receiver, &format!("503 Service Unavailable\r\nwebhook-delivery: {asks}")).await;
+        let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
+        while server.get(&path).await.text("state") != "dead" {}
+        assert_eq!(server.get(&path).await.text("cause"), cause);
+    }
+    let shown = server.get("/v1/endpoints/crm").await;
+    assert_eq!(shown.text("status"), "disabled");
+    assert!(shown.text("status_reason").contains("webhook-delivery"), "{}", shown.body);
+    let waits = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    assert_eq!(waits.body["deliveries"], 1, "it still gets its deliveries");
+    let path = format!("/v1/deliveries/{}", delivery_of(waits.text("id")));
+    assert_eq!(server.get(&path).await.body["waiting"]["why"], "endpoint_disabled");
+    assert_eq!(server.post("/v1/endpoints/crm/enable", "").await.status, StatusCode::OK);
+    assert_eq!(server.get("/v1/endpoints/crm").await.text("status"), "active");
+    answer(&receiver, "204 No Content").await;
+    while server.get(&path).await.text("state") != "delivered" {}
 }

@@ -115,6 +115,31 @@ async fn an_operator_names_the_tenant_it_writes_for_and_reads_everybody_s() {
 }
 
 #[tokio::test]
+async fn where_an_endpoint_is_is_shown_whole_to_its_tenant_alone() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", "").await;
+    let body = r#"{"url": "https://example.com/hook?token=canary", "headers": {"x-key": "canary"}, "uid": "crm"}"#;
+    let made = locked.call(&key, "", Method::POST, "/v1/endpoints", body).await;
+    let one = format!("/v1/endpoints/{}", made.text("id"));
+    let own = locked.call(&key, "", Method::GET, &one, "").await;
+    assert_eq!(
+        (own.text("url"), &own.body["headers"]["x-key"]),
+        ("https://example.com/hook?token=canary", &"canary".into())
+    );
+    for (tenant, path) in
+        [("", one.as_str()), ("acme", "/v1/endpoints/crm"), ("", "/v1/endpoints"), ("acme", "/v1/endpoints")]
+    {
+        let seen = locked.call(&locked.operator, tenant, Method::GET, path, "").await;
+        assert_eq!(seen.status, StatusCode::OK);
+        let text = seen.body.to_string();
+        assert!(text.contains("https://example.com/…") && !text.contains("canary"), "{path}: {text}");
+    }
+    let unnamed = locked.operate(Method::PATCH, &one, "{}").await;
+    assert_eq!(unnamed.problem(), (400, "tenant_required", ""));
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
 async fn another_tenant_s_things_are_as_if_they_never_were() {
     let locked = Locked::start().await;
     let (_, ann) = locked.tenant("ann", "").await;

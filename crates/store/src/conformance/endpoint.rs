@@ -12,7 +12,8 @@ use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, after, endpoint, lane_id};
 use crate::Store;
-use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, SigningSecret};
+use crate::journal::Entry;
+use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, ListOrder, SecretAct, SigningSecret};
 
 pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Case<S>) {
     let full = endpoint(1);
@@ -74,6 +75,58 @@ pub(super) async fn a_change_of_what_has_changed_since_is_refused<S: Store>(case
     case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
     case.same("gone since", put(Endpoint { version: 2, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(Endpoint { version: 3, ..endpoint(1) }).await;
+}
+
+pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
+    let settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
+    case.settle(settlement.clone()).await;
+    // Made again, because its answer was lost.
+    case.settle(settlement).await;
+    let found = case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
+    let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
+    case.same("once", found.map(|found| (found.version, found.status)), Some((1, disabled)));
+    let lanes = case.done("lanes", case.store.lanes(vec![lane_id(1)]).await);
+    let lanes: Vec<_> = lanes.iter().map(|lane| (lane.version, lane.disabled)).collect();
+    case.same("its lane", lanes, vec![(1, true)]);
+}
+
+pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
+    case.done("shown", case.store.note_secret_shown(case.session(), id, tenant).await);
+    let rotated = Endpoint { version: 1, secrets: vec![SigningSecret::lasting("whsec_newer")], ..endpoint(1) };
+    let put = case.store.rotate_secret(case.session(), rotated.clone()).await;
+    case.same("rotated", case.done("rotate", put), EndpointPut::Done);
+    let put = case.store.rotate_secret(case.session(), rotated).await;
+    case.same("rotated by somebody else since", case.done("rotate", put), EndpointPut::Stale);
+    let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
+    let secret = |act| Entry::Secret { endpoint: id, tenant, act };
+    let noted: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Secret { .. })).collect();
+    case.same("both", noted, vec![secret(SecretAct::Shown), secret(SecretAct::Rotated)]);
+}
+
+pub(super) async fn endpoints_are_listed_in_both_orders_of_one_or_of_all<S: Store>(case: &Case<S>) {
+    let stranger = TenantId::from_raw(8);
+    for n in [1, 2, 3] {
+        case.put_endpoint(endpoint(n)).await;
+        case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
+    }
+    case.cut(Scope::Lane(lane_id(12)), endpoint(12).id.0, Cause::EndpointDeleted, &[]).await;
+    let list = async |tenant, order, after: Option<u64>, limit| {
+        let after = after.map(EndpointId::from_raw);
+        let found = case.done("list", case.store.list_endpoints(tenant, order, after, limit).await);
+        found.iter().map(|endpoint| endpoint.id.raw()).collect::<Vec<_>>()
+    };
+    let (own, newest, oldest) = (Some(endpoint(1).tenant), ListOrder::NewestFirst, ListOrder::OldestFirst);
+    case.same("newest first", list(own, newest, None, 2).await, vec![3, 2]);
+    case.same("and on", list(own, newest, Some(2), 2).await, vec![1]);
+    case.same("oldest first", list(own, oldest, Some(1), MANY).await, vec![2, 3]);
+    case.same("everybody's", list(None, newest, None, MANY).await, vec![13, 11, 3, 2, 1]);
+    case.same("the other way", list(None, oldest, Some(3), MANY).await, vec![11, 13]);
 }
 
 pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: Store>(case: &Case<S>) {

@@ -120,7 +120,7 @@ impl<S: Store> Case<S> {
         made
     }
 
-    async fn journal_entries(&self) -> Vec<(u64, Entry)> {
+    pub(super) async fn journal_entries(&self) -> Vec<(u64, Entry)> {
         let rows = self.done("journal", self.store.journal(0, 1_000).await);
         let of_row = |row: &JournalRow| {
             let entries = row.entries().collect::<Result<Vec<_>, _>>();

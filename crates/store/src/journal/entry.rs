@@ -18,7 +18,7 @@ use super::{Hidden, Marks};
 use crate::number;
 use crate::row::{
     Accepted, Attempt, Document, DocumentKind, Endpoint, EndpointStatus, JobState, Pause, PauseScope, RetentionPhase,
-    Settlement,
+    SecretAct, Settlement,
 };
 
 /// One thing that happened.
@@ -117,6 +117,15 @@ pub enum Entry {
         tenant: TenantId,
         /// Whether it takes messages.
         status: EndpointStatus,
+    },
+    /// Somebody looked at an endpoint's secrets, or rotated them.
+    Secret {
+        /// Which endpoint's.
+        endpoint: EndpointId,
+        /// Whose.
+        tenant: TenantId,
+        /// What was done.
+        act: SecretAct,
     },
     /// A job made deliveries.
     Spread {
@@ -325,6 +334,7 @@ impl Entry {
             | Self::Endpoint { .. }
             | Self::Job { .. }
             | Self::Purged { .. }
+            | Self::Secret { .. }
             | Self::Document { .. } => None,
         }
     }

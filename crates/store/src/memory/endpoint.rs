@@ -7,7 +7,7 @@ use posthaste_core::id::{EndpointId, TenantId};
 use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Endpoint, EndpointPut, EndpointStatus, Idempotency, Session};
+use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
 
 impl Memory {
     /// See [`crate::Directory::put_endpoint`].
@@ -16,6 +16,35 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+    ) -> Result<EndpointPut, StoreError> {
+        self.put_noted(session, endpoint, once, None)
+    }
+
+    /// See [`crate::Directory::rotate_secret`].
+    pub fn rotate_secret(&mut self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
+        let (id, tenant) = (endpoint.id, endpoint.tenant);
+        let note = Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
+        self.put_noted(session, endpoint, None, Some(note))
+    }
+
+    /// See [`crate::Directory::note_secret_shown`].
+    pub fn note_secret_shown(
+        &mut self,
+        session: Session,
+        endpoint: EndpointId,
+        tenant: TenantId,
+    ) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.note([Entry::Secret { endpoint, tenant, act: SecretAct::Shown }]);
+        Ok(())
+    }
+
+    fn put_noted(
+        &mut self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+        note: Option<Entry>,
     ) -> Result<EndpointPut, StoreError> {
         self.guard(session)?;
         if let Some(before) = self.known(once.as_ref()) {
@@ -34,7 +63,7 @@ impl Memory {
             return Ok(EndpointPut::UidTaken);
         }
         self.remember_call(once, Some(endpoint.id.0));
-        self.note([Entry::endpoint(&endpoint)]);
+        self.note([Entry::endpoint(&endpoint)].into_iter().chain(note));
         self.put_lane(Arc::new(endpoint.lane_settings()));
         self.endpoints.insert(endpoint.id, Arc::new(endpoint));
         Ok(EndpointPut::Done)
@@ -46,6 +75,27 @@ impl Memory {
         theirs.find(|endpoint| endpoint.uid.as_deref() == Some(uid)).map(|endpoint| endpoint.id)
     }
 
+    /// See [`crate::Directory::list_endpoints`].
+    pub fn list_endpoints(
+        &self,
+        tenant: Option<TenantId>,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Vec<Arc<Endpoint>> {
+        let is_among = |endpoint: &&Arc<Endpoint>| {
+            tenant.is_none_or(|tenant| endpoint.tenant == tenant) && endpoint.status != EndpointStatus::Deleted
+        };
+        let all = self.endpoints.values().filter(is_among).cloned();
+        let limit = limit as usize;
+        match order {
+            ListOrder::OldestFirst => all.filter(|one| after.is_none_or(|after| one.id > after)).take(limit).collect(),
+            ListOrder::NewestFirst => {
+                all.rev().filter(|one| after.is_none_or(|after| one.id < after)).take(limit).collect()
+            }
+        }
+    }
+
     /// See [`crate::Directory::endpoints_after`].
     pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: usize) -> Vec<Arc<Endpoint>> {
         let theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == tenant);
@@ -55,6 +105,12 @@ impl Memory {
             .take(limit)
             .cloned()
             .collect()
+    }
+
+    /// Disables an active endpoint whose receiver asked for it.
+    pub(super) fn disable_endpoint(&mut self, id: EndpointId) -> Option<Entry> {
+        let is_active = self.endpoints.get(&id)?.status == EndpointStatus::Active;
+        is_active.then(|| self.turn_endpoint(id, EndpointStatus::Disabled(DisabledBy::Receiver))).flatten()
     }
 
     /// Gives an endpoint another status; says what the journal has of it.

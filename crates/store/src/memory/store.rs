@@ -129,6 +129,29 @@ impl Directory for MemoryStore {
         Ok(self.lock().endpoints.get(&id).cloned())
     }
 
+    async fn rotate_secret(&self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
+        self.lock().rotate_secret(session, endpoint)
+    }
+
+    async fn note_secret_shown(
+        &self,
+        session: Session,
+        endpoint: EndpointId,
+        tenant: TenantId,
+    ) -> Result<(), StoreError> {
+        self.lock().note_secret_shown(session, endpoint, tenant)
+    }
+
+    async fn list_endpoints(
+        &self,
+        tenant: Option<TenantId>,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().list_endpoints(tenant, order, after, limit))
+    }
+
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
         Ok(self.lock().endpoint_named(tenant, &uid))
     }

@@ -12,6 +12,9 @@ use posthaste_core::time::Timestamp;
 
 use super::idempotency::{Acceptance, FirstAnswer};
 
+/// More than a chain of certificates with its key, and far less than an owner may give.
+const LARGE_BYTES: usize = 16 * 1024;
+
 /// Whether an endpoint takes messages. A pause is not here: it is a hold of its lane, like every other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndpointStatus {
@@ -63,6 +66,15 @@ impl SigningSecret {
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
+}
+
+/// What somebody did with an endpoint's secrets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretAct {
+    /// Looked at them.
+    Shown,
+    /// Made a new one take the place of the one in use.
+    Rotated,
 }
 
 /// How fast an endpoint may be sent to, as its owner said it.
@@ -166,6 +178,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether it is too large to be kept in memory beside thousands of others: it is read when it is needed.
+    pub fn is_large(&self) -> bool {
+        let EndpointTls { ca, client_cert, client_key } = &self.tls;
+        let texts = [ca, client_cert, client_key].into_iter().flatten().map(String::len);
+        let headers = self.headers.iter().map(|(name, value)| name.len() + value.len());
+        texts.chain(headers).sum::<usize>() > LARGE_BYTES
+    }
+
     /// Whether deliveries are made for it, though they may have to wait.
     pub fn takes_messages(&self) -> bool {
         matches!(self.status, EndpointStatus::Active | EndpointStatus::Disabled(_))
@@ -176,6 +196,8 @@ impl Endpoint {
     pub fn lane_settings(&self) -> LaneSettings {
         let policy = Arc::new(Policy::preset(&self.policy).unwrap_or_default());
         let settings = LaneSettings {
+            version: self.version,
+            disabled: matches!(self.status, EndpointStatus::Disabled(_)),
             order: self.order,
             on_dead: self.on_dead,
             max_in_flight: self.max_in_flight,

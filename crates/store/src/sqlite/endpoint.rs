@@ -21,10 +21,13 @@ use super::request::{PutEndpoint, Request};
 use super::sealed;
 use super::vault::Vault;
 use super::{Sqlite, failed};
-use crate::row::{Acceptance, Endpoint, EndpointPut, EndpointStatus, Idempotency, Session};
+use crate::journal;
+use crate::row::{
+    Acceptance, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session,
+};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
-/// Endpoints kept in memory, at about 1 KiB each; beyond it all are forgotten and read again.
+/// Endpoints kept in memory, at about 1 KiB each, and none that is large; beyond it all are forgotten and read again.
 const KEPT_MAX: usize = 16_384;
 
 impl Directory for Sqlite {
@@ -34,30 +37,27 @@ impl Directory for Sqlite {
         endpoint: Endpoint,
         once: Option<Idempotency>,
     ) -> Result<EndpointPut, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
-        let (endpoint, key) = self
-            .readers
-            .read(move |conn| sealed::endpoint::key_for(conn, &vault, &endpoint).map(|key| (endpoint, key)))
-            .await?;
-        let vault = &self.shared.vault;
-        let mut once = once;
-        if let Some(call) = &mut once {
-            // Under the endpoint's own key: the answer says what it is.
-            vault.seal_answer(call, &key);
-        }
-        let put = PutEndpoint {
-            sealed: sealed::endpoint::seal(&endpoint, &key),
-            uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
-            keys: vault.unwritten(endpoint.tenant, key.id()),
-            endpoint,
-            once,
-            put: EndpointPut::Done,
-        };
-        let put = self.writer.ask(|reply| Request::PutEndpoint { session, put: Box::new(put), reply }).await?;
-        let EndpointPut::Replayed(answer) = put else { return Ok(put) };
-        let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
-        Ok(opened.into_iter().next().ok_or(StoreError::Stopped)?.into())
+        self.put(session, endpoint, once, None).await
+    }
+
+    async fn rotate_secret(&self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
+        let (id, tenant) = (endpoint.id, endpoint.tenant);
+        let note = journal::Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
+        self.put(session, endpoint, None, Some(note)).await
+    }
+
+    async fn note_secret_shown(
+        &self,
+        session: Session,
+        endpoint: EndpointId,
+        tenant: TenantId,
+    ) -> Result<(), StoreError> {
+        let note = journal::Entry::Secret { endpoint, tenant, act: SecretAct::Shown };
+        self.noted_work(session, 1, move |_, entries| {
+            entries.push(&note);
+            Ok(())
+        })
+        .await
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
@@ -96,6 +96,27 @@ impl Directory for Sqlite {
         Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
     }
 
+    async fn list_endpoints(
+        &self,
+        tenant: Option<TenantId>,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let newest_first = order == ListOrder::NewestFirst;
+        let which = match tenant {
+            Some(_) if newest_first => NEWEST_OF_TENANT,
+            Some(_) => OF_TENANT,
+            None if newest_first => NEWEST,
+            None => OLDEST,
+        };
+        let from = super::derived::beyond(order, after.map(|id| key(id.0)));
+        let tenant = tenant.map_or(0, |tenant| key(tenant.0));
+        let read = move |conn: &Connection| select(conn, &vault, which, (tenant, from, limit.into()));
+        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+    }
+
     async fn endpoints_after(
         &self,
         tenant: TenantId,
@@ -105,6 +126,43 @@ impl Directory for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, after, limit as usize);
         Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+    }
+}
+
+impl Sqlite {
+    /// Makes or changes an endpoint; a note goes along into the journal.
+    async fn put(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+        note: Option<journal::Entry>,
+    ) -> Result<EndpointPut, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
+        let (endpoint, key) = self
+            .readers
+            .read(move |conn| sealed::endpoint::key_for(conn, &vault, &endpoint).map(|key| (endpoint, key)))
+            .await?;
+        let vault = &self.shared.vault;
+        let mut once = once;
+        if let Some(call) = &mut once {
+            // Under the endpoint's own key: the answer says what it is.
+            vault.seal_answer(call, &key);
+        }
+        let put = PutEndpoint {
+            sealed: sealed::endpoint::seal(&endpoint, &key),
+            uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
+            keys: vault.unwritten(endpoint.tenant, key.id()),
+            endpoint,
+            once,
+            note,
+            put: EndpointPut::Done,
+        };
+        let put = self.writer.ask(|reply| Request::PutEndpoint { session, put: Box::new(put), reply }).await?;
+        let EndpointPut::Replayed(answer) = put else { return Ok(put) };
+        let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
+        Ok(opened.into_iter().next().ok_or(StoreError::Stopped)?.into())
     }
 }
 
@@ -186,6 +244,14 @@ pub(super) fn turn(
     Ok(tenant.and_then(|tenant| u64::try_from(tenant).ok()).map(|tenant| (endpoint, TenantId::from_raw(tenant))))
 }
 
+/// Disables an endpoint whose receiver asked for it, if it is active; says whose it is.
+pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
+    let is_active: bool = conn
+        .prepare_cached("SELECT 1 FROM endpoint WHERE id = ?1 AND status = ?2")?
+        .exists((key(endpoint.0), status_number(EndpointStatus::Active)))?;
+    if is_active { turn(conn, endpoint, EndpointStatus::Disabled(DisabledBy::Receiver)) } else { Ok(None) }
+}
+
 /// Those of these endpoints that exist.
 pub(super) fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
@@ -196,6 +262,9 @@ pub(super) fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Resu
 }
 
 const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
+const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
+const NEWEST: &str = "?1 = 0 AND status <> 3 AND id < ?2 ORDER BY id DESC LIMIT ?3";
 const BY_UID: &str = "SELECT id, sealed FROM endpoint WHERE uid = ?1";
 
 /// A tenant's endpoints, by id, from behind one.
@@ -309,7 +378,8 @@ impl Kept {
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if maps.changes == read_at {
             maps.make_room(entries.len());
-            maps.by_id.extend(entries.iter().map(|entry| (entry.endpoint.id, entry.clone())));
+            let small = entries.iter().filter(|entry| !entry.endpoint.is_large());
+            maps.by_id.extend(small.map(|entry| (entry.endpoint.id, entry.clone())));
         }
         entries
     }
@@ -323,7 +393,8 @@ impl Kept {
     ) -> Vec<Arc<Endpoint>> {
         let list: Vec<Arc<Endpoint>> = self.keep(read_at, endpoints).into_iter().map(|entry| entry.endpoint).collect();
         let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if maps.changes == read_at && list.len() <= KEPT_MAX {
+        let is_small = list.len() <= KEPT_MAX && !list.iter().any(|endpoint| endpoint.is_large());
+        if maps.changes == read_at && is_small {
             maps.make_room(list.len());
             maps.unlist(tenant);
             maps.listed += list.len();
@@ -382,8 +453,15 @@ mod tests {
 
     #[test]
     fn endpoints_are_found_by_their_indexes() {
-        let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {OF_TENANT}"));
-        assert_eq!(plan, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)");
+        for (which, expected) in [
+            (OF_TENANT, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)"),
+            (NEWEST_OF_TENANT, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid<?)"),
+            (OLDEST, "SEARCH endpoint USING INTEGER PRIMARY KEY (rowid>?)"),
+            (NEWEST, "SEARCH endpoint USING INTEGER PRIMARY KEY (rowid<?)"),
+        ] {
+            let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {which}"));
+            assert_eq!(plan, expected);
+        }
         assert_eq!(crate::sqlite::page::plan(BY_UID), "SEARCH endpoint USING INDEX endpoint_uid (uid=?)");
     }
 }

@@ -22,7 +22,7 @@ use super::vault::Vault;
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{EndpointPut, Session, Start};
+use crate::row::{DisabledBy, EndpointPut, EndpointStatus, Session, Settlement, Start};
 
 /// What runs a group of requests in one transaction.
 pub(super) struct Group<'c> {
@@ -177,7 +177,8 @@ impl<'c> Group<'c> {
             }
             Request::Settle { session, settlements, entries, macs, settled, .. } => {
                 let written = &mut self.journal.entries;
-                self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))
+                self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))?;
+                self.disable_where_asked(settlements).map_err(failed(doing))
             }
             Request::Cut { cut, ended, .. } => self.cut(cut, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put),
@@ -205,8 +206,21 @@ impl<'c> Group<'c> {
         Ok(())
     }
 
+    /// Disables the endpoints whose receivers asked for it.
+    fn disable_where_asked(&mut self, settlements: &[Settlement]) -> rusqlite::Result<()> {
+        for settlement in settlements.iter().filter(|settlement| settlement.asks_to_disable()) {
+            let endpoint = settlement.record.delivery.lane.endpoint();
+            if let Some((endpoint, tenant)) = endpoint::disable(self.conn, endpoint)? {
+                let status = EndpointStatus::Disabled(DisabledBy::Receiver);
+                self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status });
+                self.changed.push((endpoint, tenant));
+            }
+        }
+        Ok(())
+    }
+
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
-        let PutEndpoint { endpoint, sealed, uid, keys, once, put } = put;
+        let PutEndpoint { endpoint, sealed, uid, keys, once, note, put } = put;
         let doing = failed("put an endpoint");
         if let Some(before) = idempotency::known(self.conn, &self.vault, once.as_ref())? {
             *put = before.into();
@@ -226,6 +240,7 @@ impl<'c> Group<'c> {
         self.accept.put_keys(keys).map_err(&doing)?;
         idempotency::remember(self.conn, once.as_ref()).map_err(&doing)?;
         self.journal.entries.push(&Entry::endpoint(endpoint));
+        note.iter().for_each(|note| self.journal.entries.push(note));
         endpoint::put(self.conn, endpoint, uid.as_ref(), sealed).map_err(&doing)?;
         self.changed.extend(before.map(|before| (endpoint.id, before.tenant)));
         self.changed.push((endpoint.id, endpoint.tenant));

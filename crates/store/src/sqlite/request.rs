@@ -115,6 +115,8 @@ pub(super) struct PutEndpoint {
     pub(super) uid: Option<Digest>,
     pub(super) keys: Vec<NewKey>,
     pub(super) once: Option<Idempotency>,
+    /// What the journal has of it beside the endpoint itself.
+    pub(super) note: Option<Entry>,
     pub(super) put: EndpointPut,
 }
 

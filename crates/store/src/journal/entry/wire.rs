@@ -120,6 +120,9 @@ impl Entry {
                 let kind = number::document_number(*kind).into();
                 numbers(bytes, &[18, kind, id.raw(), tenant.raw(), u64::from(*removed)]);
             }
+            Self::Secret { endpoint, tenant, act } => {
+                numbers(bytes, &[19, endpoint.raw(), tenant.raw(), number::secret_act_number(*act).into()]);
+            }
         }
     }
 
@@ -174,6 +177,11 @@ impl Entry {
                 messages: rest.number()?,
                 deliveries: rest.number()?,
                 at: rest.time()?,
+            },
+            19 => Self::Secret {
+                endpoint: EndpointId::from_raw(rest.number()?),
+                tenant: TenantId::from_raw(rest.number()?),
+                act: number::stored_secret_act(rest.small()?)?,
             },
             18 => Self::Document {
                 kind: number::stored_document(rest.small()?)?,

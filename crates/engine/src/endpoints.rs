@@ -1,0 +1,282 @@
+//! Endpoints: made, changed, enabled and deleted, and the secrets they sign with.
+//!
+//! What an owner says is checked here, once for making and changing. A change says which version it is of: of two
+//! at the same time one is told that it came late, and nothing is undone unseen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
+use posthaste_core::cause::Cause;
+use posthaste_core::classify::{BadOverride, Overrides};
+use posthaste_core::hold::Hold;
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::policy::UnknownPolicy;
+use posthaste_core::tier::Tier;
+use posthaste_core::{Policy, pattern};
+use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
+use posthaste_store::{Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError};
+
+use crate::accept::{NewMessage, NotAccepted, Once, Outcome, Promise};
+use crate::clock::Clock;
+use crate::connector::BadIdentity;
+use crate::destination::{self, Destination};
+use crate::dispatch::driver::Ended;
+use crate::dispatch::{Answer, Command, EVERYTHING};
+use crate::engine::{Engine, NotDone, Sees};
+use crate::target::{Refusal, Target};
+use crate::tenants::Made;
+use crate::zone::{self, UnknownZone};
+
+/// Secrets that sign side by side: each costs a signature in every request.
+const SECRETS_MAX: usize = 4;
+
+/// What an example message carries.
+const EXAMPLE: &[u8] = br#"{"type":"posthaste.test","data":{"text":"this endpoint works"}}"#;
+/// What it is about.
+const EXAMPLE_EVENT: &str = "posthaste.test";
+
+/// How a new endpoint signs.
+#[derive(Clone, Debug, Default)]
+pub struct NewSigning {
+    /// By which scheme; that of the secret where there is one, else `v1`.
+    pub scheme: Option<Scheme>,
+    /// An imported secret; one is made otherwise.
+    pub secret: Option<String>,
+}
+
+/// An endpoint that was made.
+#[derive(Clone, Debug)]
+pub struct MadeEndpoint {
+    /// The endpoint, with the secret it signs with.
+    pub endpoint: Endpoint,
+    /// The id the world knows it by.
+    pub public_id: String,
+}
+
+/// Why an endpoint was not made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMade {
+    /// Its URL is not one we may send to.
+    #[error("url: {0}")]
+    Target(#[from] Refusal),
+    /// Its secret is not one.
+    #[error("signing.secret: {0}")]
+    Secret(#[from] BadSecret),
+    /// One of its event types is not a pattern.
+    #[error("event_types: {0}")]
+    EventType(#[from] pattern::BadPattern),
+    /// There is no such policy.
+    #[error("policy: {0}")]
+    Policy(#[from] UnknownPolicy),
+    /// One of its headers cannot be sent.
+    #[error("headers: {0}")]
+    Header(#[from] BadHeader),
+    /// One of its words on statuses says nothing.
+    #[error("status_overrides: {0}")]
+    Override(#[from] BadOverride),
+    /// Its certificates or its key cannot be used.
+    #[error("tls: {0}")]
+    Tls(#[from] BadIdentity),
+    /// There is no such time zone.
+    #[error("time_zone: {0}")]
+    Zone(#[from] UnknownZone),
+    /// Another endpoint of its tenant has its uid.
+    #[error("uid: another endpoint has it; choose another one, or change that endpoint")]
+    UidTaken,
+    /// It has changed since it was read, or is no more.
+    #[error("the endpoint was changed by somebody else at the same time; look at it, and ask again")]
+    Stale,
+    /// It is gone, and what waited for it is still being ended.
+    #[error("what waited for this endpoint when it was gone is still being ended; enable it again in some minutes")]
+    StillEnding,
+    /// Its key stands for another request.
+    #[error("this key was used for another request within the last 24 hours; use a new one")]
+    KeyReused,
+    /// The engine is going down.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// The store could not take it.
+    #[error("the endpoint could not be made durable")]
+    Store(#[from] StoreError),
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Makes an endpoint of what its owner wishes; the secret it signs with is in the answer.
+    pub async fn make_endpoint(
+        &self,
+        wished: Endpoint,
+        signing: NewSigning,
+        once: Option<Once<MadeEndpoint>>,
+    ) -> Result<Made<MadeEndpoint>, NotMade> {
+        let secret = match &signing.secret {
+            Some(imported) => Secret::parse(imported)?,
+            None => Secret::generate_for(signing.scheme.unwrap_or_default()),
+        };
+        if signing.scheme.is_some_and(|scheme| scheme != secret.scheme()) {
+            return Err(BadSecret::OtherScheme(secret.scheme()).into());
+        }
+        let endpoint = Endpoint {
+            id: EndpointId(self.mint(1)),
+            at: self.clock.now(),
+            version: 0,
+            secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
+            status: EndpointStatus::Active,
+            ..wished
+        };
+        self.check(&endpoint)?;
+        let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
+        let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
+        match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
+            EndpointPut::Done => Ok(Made::Now(made)),
+            EndpointPut::Replayed(answer) => Ok(Made::Before(answer)),
+            EndpointPut::KeyReused => Err(NotMade::KeyReused),
+            EndpointPut::UidTaken => Err(NotMade::UidTaken),
+            EndpointPut::Stale => Err(NotMade::Stale),
+        }
+    }
+
+    /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
+    pub async fn change_endpoint(&self, wished: Endpoint) -> Result<Endpoint, NotMade> {
+        self.check(&wished)?;
+        let put = self.store.put_endpoint(self.session, wished.clone(), None).await?;
+        self.changed(wished, put).await
+    }
+
+    /// Makes a new secret sign beside those in use, which stop after the overlap, each at its own time at the latest.
+    pub async fn rotate_secret(&self, endpoint: &Endpoint, overlap: Duration) -> Result<Endpoint, NotMade> {
+        let now = self.clock.now();
+        let newest = endpoint.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
+        let new = Secret::generate_for(newest.map(|secret| secret.scheme()).unwrap_or_default());
+        let ends = |secret: &SigningSecret| {
+            let until = secret.until.map_or(now + overlap, |until| until.min(now + overlap));
+            SigningSecret { until: Some(until), ..secret.clone() }
+        };
+        let old = endpoint.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).take(SECRETS_MAX - 1);
+        let secrets = std::iter::once(SigningSecret::lasting(new.reveal().as_str())).chain(old).collect();
+        let rotated = Endpoint { secrets, version: endpoint.version + 1, ..endpoint.clone() };
+        let put = self.store.rotate_secret(self.session, rotated.clone()).await?;
+        self.changed(rotated, put).await
+    }
+
+    async fn changed(&self, endpoint: Endpoint, put: EndpointPut) -> Result<Endpoint, NotMade> {
+        match put {
+            EndpointPut::UidTaken => Err(NotMade::UidTaken),
+            EndpointPut::Stale | EndpointPut::Replayed(_) | EndpointPut::KeyReused => Err(NotMade::Stale),
+            EndpointPut::Done => {
+                self.destinations.forget(endpoint.id);
+                self.handle.ask(Command::Lane(endpoint.id.into())).await?;
+                Ok(endpoint)
+            }
+        }
+    }
+
+    /// Notes that somebody looks at the secrets of an endpoint, and gives those that sign, newest first.
+    pub async fn secrets(&self, endpoint: &Endpoint) -> Result<Vec<SigningSecret>, StoreError> {
+        self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant).await?;
+        let now = self.clock.now();
+        Ok(endpoint.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
+    }
+
+    /// Ends a pause of an endpoint, and whatever disabled it; one that is gone takes messages again.
+    pub async fn enable_endpoint(&self, endpoint: &Endpoint) -> Result<Endpoint, NotMade> {
+        let lane = LaneId::from(endpoint.id);
+        if endpoint.status == EndpointStatus::Gone && self.handle.ask(Command::IsEnding(lane)).await? == Answer::Done {
+            return Err(NotMade::StillEnding);
+        }
+        let mut enabled = endpoint.clone();
+        if endpoint.status != EndpointStatus::Active {
+            enabled.status = EndpointStatus::Active;
+            enabled.version += 1;
+            let put = self.store.put_endpoint(self.session, enabled.clone(), None).await?;
+            enabled = self.changed(enabled, put).await?;
+        }
+        self.handle.ask(Command::Resume(PauseScope::Lane(lane))).await?;
+        Ok(enabled)
+    }
+
+    /// Deletes an endpoint, and ends what waits for it: how many were ended, and how many may still arrive.
+    pub async fn delete_endpoint(&self, endpoint: &Endpoint) -> Result<(u64, u64), NotDone> {
+        let lane = LaneId::from(endpoint.id);
+        let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted)).await?;
+        self.destinations.forget(endpoint.id);
+        if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
+            self.handle.ask(Command::Resume(PauseScope::Lane(lane))).await?;
+        }
+        match answer {
+            Answer::Ended { ended, in_flight } => Ok((ended, in_flight)),
+            _ => Ok((0, 0)),
+        }
+    }
+
+    /// Sends a real, signed example message to an endpoint, whatever events it wants.
+    pub async fn test_endpoint(
+        &self,
+        endpoint: &Endpoint,
+        once: Option<Once<Promise>>,
+    ) -> Result<Outcome, NotAccepted> {
+        let example = NewMessage {
+            event_type: Some(EXAMPLE_EVENT.to_owned()),
+            endpoints: vec![endpoint.id],
+            once,
+            ..NewMessage::new(endpoint.tenant, Bytes::from_static(EXAMPLE), Tier::Transactional)
+        };
+        self.accept(example).await
+    }
+
+    /// Which endpoint somebody means: one that they may see, by its id, or by its uid among a tenant's.
+    pub async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<Option<EndpointId>, StoreError> {
+        match (self.opened(Kind::Endpoint, named), whose) {
+            (Some((key, _)), _) => Ok(Some(EndpointId(key))),
+            (None, Sees::Tenant(tenant)) => self.store.endpoint_named(tenant, named.to_owned()).await,
+            (None, Sees::All) => Ok(None),
+        }
+    }
+
+    /// An endpoint that somebody may see.
+    pub async fn endpoint(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+        let known = self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant));
+        Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
+    }
+
+    /// A part of the endpoints of a tenant, or of everybody.
+    pub async fn endpoints(
+        &self,
+        whose: Sees,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        let tenant: Option<TenantId> = match whose {
+            Sees::All => None,
+            Sees::Tenant(tenant) => Some(tenant),
+        };
+        self.store.list_endpoints(tenant, order, after, limit).await
+    }
+
+    /// What holds each of these lanes by somebody's word.
+    pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<Hold>>, Ended> {
+        match self.handle.ask(Command::Paused(lanes)).await? {
+            Answer::Paused(holds) => Ok(holds),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether everything can be done that its owner wishes.
+    fn check(&self, endpoint: &Endpoint) -> Result<(), NotMade> {
+        Target::parse(&endpoint.url, self.destinations.rules())?;
+        endpoint.event_types.iter().try_for_each(|text| pattern::Pattern::parse(text).map(drop))?;
+        Policy::named(&endpoint.policy)?;
+        CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+        let mut overrides = Overrides::default();
+        endpoint.status_overrides.iter().try_for_each(|(status, class)| overrides.add(status, class))?;
+        destination::identity(&endpoint.tls)?;
+        if let Some(name) = &endpoint.time_zone {
+            let now = self.clock.now();
+            zone::offsets(name, now, now)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! What an owner says of an endpoint: read from a body over what is there, and shown again.
+//!
+//! Making and changing read the same fields. What is left out stays as it is; `null` takes back what was said.
+
+use std::collections::BTreeMap;
+
+use posthaste_core::hold::Hold;
+use posthaste_core::queue::{OnDead, Order};
+use posthaste_crypto::signature::{Scheme, Secret};
+use posthaste_engine::endpoints::NewSigning;
+use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTls, SigningSecret};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::object::Object;
+use crate::{duration, value};
+
+/// As many attempts at once where the owner does not say.
+pub(super) const MAX_IN_FLIGHT: u16 = 20;
+const MAX_IN_FLIGHT_MAX: u64 = 1_000;
+const EVENT_TYPES_MAX: usize = 100;
+/// A message is compared with each of them.
+const TAGS_MAX: usize = 100;
+/// A note, not a document.
+const DESCRIPTION_BYTES_MAX: usize = 1_000;
+/// What the server allows an attempt.
+const TIMEOUT_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+/// Less is no time to answer in.
+const TIMEOUT_MIN: std::time::Duration = std::time::Duration::from_millis(100);
+/// What a bucket can count.
+const RATE_MAX: f64 = 1_000_000.0;
+const BURST_MAX: u64 = 1_000_000;
+
+const ORDERS: [(&str, Order); 3] =
+    [("fifo", Order::Fifo), ("newest_first", Order::NewestFirst), ("strict", Order::Strict)];
+const ON_DEAD: [(&str, OnDead); 2] = [("skip", OnDead::Skip), ("hold", OnDead::Hold)];
+
+/// Fields of endpoints of other channels.
+const NOT_BUILT: &[&str] =
+    &["subscription", "device_token", "topic", "environment", "registration_token", "credential"];
+
+/// Reads all that may be said at any time; complaints stay with the fields.
+pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint, policy: &str) {
+    fields.get("channel", |raw| match value::text(raw)?.as_str() {
+        "webhook" => Ok(()),
+        _ => Err("this version knows \"webhook\" alone".to_owned()),
+    });
+    let had = |fields: &Object<'_>, name: &str| fields.has(name);
+    macro_rules! field {
+        ($name:literal, $parse:expr => $slot:expr, $default:expr) => {
+            let is_there = had(fields, $name);
+            let given = fields.get($name, $parse);
+            if is_there {
+                $slot = given.unwrap_or($default);
+            }
+        };
+    }
+    field!("uid", |raw| value::name(raw).map(Some) => endpoint.uid, None);
+    field!("subject", |raw| subject(raw).map(Some) => endpoint.subject, None);
+    field!("description", |raw| description(raw).map(Some) => endpoint.description, None);
+    field!("tags", tags => endpoint.tags, Vec::new());
+    field!("headers", pairs => endpoint.headers, Vec::new());
+    field!("event_types", event_types => endpoint.event_types, Vec::new());
+    field!("policy", value::text => endpoint.policy, policy.to_owned());
+    field!("ttl", |raw| value::ttl(raw).map(Some) => endpoint.ttl, None);
+    field!("timeout", |raw| timeout(raw).map(Some) => endpoint.timeout, None);
+    field!("max_in_flight", max_in_flight => endpoint.max_in_flight, MAX_IN_FLIGHT);
+    field!("order", |raw| value::one_of(raw, &ORDERS) => endpoint.order, Order::Fifo);
+    field!("on_dead", |raw| value::one_of(raw, &ON_DEAD) => endpoint.on_dead, OnDead::Skip);
+    field!("time_zone", |raw| value::text(raw).map(Some) => endpoint.time_zone, None);
+    field!("status_overrides", pairs => endpoint.status_overrides, Vec::new());
+    if endpoint.on_dead == OnDead::Hold && endpoint.order != Order::Strict {
+        fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
+    }
+    rate(fields, endpoint);
+    tls(fields, endpoint);
+    fields.not_built(NOT_BUILT);
+}
+
+/// How a new endpoint is to sign.
+pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
+    let mut signing = fields.object("signing");
+    let scheme = signing.get("scheme", |raw| value::one_of(raw, &Scheme::ALL));
+    let secret = signing.get("secret", value::text);
+    fields.absorb(signing);
+    NewSigning { scheme, secret }
+}
+
+fn rate(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
+    let is_there = fields.has("rate");
+    let mut given = fields.object("rate");
+    let per_second = given.get("per_second", |raw| match value::number(raw)? {
+        rate if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
+        _ => Err(format!("must be above 0 and at most {RATE_MAX}")),
+    });
+    let burst = given.get("burst", |raw| match value::whole(raw)? {
+        count @ 1..=BURST_MAX => u32::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {BURST_MAX}")),
+    });
+    if per_second.is_none() && burst.is_some() {
+        given.complain("per_second", "is needed with burst".to_owned());
+    }
+    fields.absorb(given);
+    if is_there {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+        let thousandths = |rate: f64| ((rate * 1_000.0).round() as u64).max(1);
+        endpoint.rate = per_second.map(|rate| EndpointRate { milli: thousandths(rate), burst: burst.unwrap_or(1) });
+    }
+}
+
+fn tls(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
+    let is_there = fields.has("tls");
+    let mut given = fields.object("tls");
+    let ca = given.get("ca", value::text);
+    let client_cert = given.get("client_cert", value::text);
+    let client_key = given.get("client_key", value::text);
+    fields.absorb(given);
+    if is_there {
+        endpoint.tls = EndpointTls { ca, client_cert, client_key };
+    }
+}
+
+fn subject(raw: &RawValue) -> Result<String, String> {
+    let written = value::text(raw)?;
+    let fits = (1..=256).contains(&written.len()) && !written.chars().any(char::is_control);
+    if fits { Ok(written) } else { Err("must be 1 to 256 bytes without control characters".to_owned()) }
+}
+
+fn description(raw: &RawValue) -> Result<String, String> {
+    match value::text(raw)? {
+        long if long.len() > DESCRIPTION_BYTES_MAX => Err(format!("must be at most {DESCRIPTION_BYTES_MAX} bytes")),
+        text => Ok(text),
+    }
+}
+
+fn tags(raw: &RawValue) -> Result<Vec<String>, String> {
+    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list of strings".to_owned())?;
+    if list.len() > TAGS_MAX {
+        return Err(format!("must be at most {TAGS_MAX} tags"));
+    }
+    let mut tags: Vec<String> = Vec::with_capacity(list.len());
+    for raw in list {
+        let tag = value::name(raw)?;
+        if !tags.contains(&tag) {
+            tags.push(tag);
+        }
+    }
+    Ok(tags)
+}
+
+fn event_types(raw: &RawValue) -> Result<Vec<String>, String> {
+    match value::texts(raw)? {
+        many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
+        some => Ok(some),
+    }
+}
+
+fn pairs(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
+    let map: BTreeMap<String, String> =
+        serde_json::from_str(raw.get()).map_err(|_| "must be an object whose values are strings".to_owned())?;
+    Ok(map.into_iter().collect())
+}
+
+fn timeout(raw: &RawValue) -> Result<std::time::Duration, String> {
+    match value::duration(raw)? {
+        fits if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&fits) => Ok(fits),
+        _ => Err(format!("must be {} to {}", duration::write(TIMEOUT_MIN), duration::write(TIMEOUT_MAX))),
+    }
+}
+
+fn max_in_flight(raw: &RawValue) -> Result<u16, String> {
+    match value::whole(raw)? {
+        count @ 1..=MAX_IN_FLIGHT_MAX => u16::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {MAX_IN_FLIGHT_MAX}")),
+    }
+}
+
+/// An endpoint as it is shown.
+#[derive(Serialize)]
+pub(super) struct Shown<'a> {
+    pub(super) id: String,
+    uid: Option<&'a str>,
+    channel: &'static str,
+    url: String,
+    subject: Option<&'a str>,
+    description: Option<&'a str>,
+    tags: &'a [String],
+    headers: BTreeMap<&'a str, &'a str>,
+    event_types: &'a [String],
+    policy: &'a str,
+    ttl: Option<String>,
+    timeout: Option<String>,
+    rate: Option<ShownRate>,
+    max_in_flight: u16,
+    order: &'static str,
+    on_dead: &'static str,
+    time_zone: Option<&'a str>,
+    tls: Option<ShownTls>,
+    status_overrides: BTreeMap<&'a str, &'a str>,
+    status: &'static str,
+    status_reason: Option<String>,
+    created_at: String,
+    signing: Signing<'a>,
+}
+
+#[derive(Serialize)]
+struct ShownRate {
+    per_second: f64,
+    burst: u32,
+}
+
+/// Which texts were given; what they say is not shown.
+#[derive(Serialize)]
+struct ShownTls {
+    ca: bool,
+    client_cert: bool,
+}
+
+/// How it signs. A secret is there only where it is to be shown.
+#[derive(Serialize)]
+pub(super) struct Signing<'a> {
+    scheme: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    public_key: Option<String>,
+}
+
+impl<'a> Signing<'a> {
+    /// What its receiver verifies with: the secret itself, or the public key of a private one.
+    pub(super) fn revealed(secret: &'a SigningSecret) -> Self {
+        let known = Secret::parse(&secret.text).ok();
+        let scheme = known.as_ref().map(Secret::scheme).unwrap_or_default();
+        let text = (scheme == Scheme::V1).then_some(secret.text.as_str());
+        Self { scheme: scheme.name(), secret: text, public_key: known.and_then(|known| known.public()) }
+    }
+
+    fn hidden(secrets: &'a [SigningSecret]) -> Self {
+        let newest = secrets.first().map(Self::revealed);
+        newest.map_or(Self { scheme: "v1", secret: None, public_key: None }, |all| Self { secret: None, ..all })
+    }
+}
+
+/// Whether somebody sees what may carry credentials: URLs and the values of headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    Whole,
+    Origin,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn of(id: String, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
+        let (status, status_reason) = status(endpoint, paused);
+        let tls = &endpoint.tls;
+        let value = |value: &'a String| if sight == Sight::Whole { value.as_str() } else { "…" };
+        Self {
+            id,
+            uid: endpoint.uid.as_deref(),
+            channel: "webhook",
+            url: if sight == Sight::Whole { endpoint.url.clone() } else { origin(&endpoint.url) },
+            subject: endpoint.subject.as_deref(),
+            description: endpoint.description.as_deref(),
+            tags: &endpoint.tags,
+            headers: endpoint.headers.iter().map(|(name, text)| (name.as_str(), value(text))).collect(),
+            event_types: &endpoint.event_types,
+            policy: &endpoint.policy,
+            ttl: endpoint.ttl.map(duration::write),
+            timeout: endpoint.timeout.map(duration::write),
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            rate: endpoint.rate.map(|rate| ShownRate { per_second: rate.milli as f64 / 1_000.0, burst: rate.burst }),
+            max_in_flight: endpoint.max_in_flight,
+            order: word(&ORDERS, endpoint.order),
+            on_dead: word(&ON_DEAD, endpoint.on_dead),
+            time_zone: endpoint.time_zone.as_deref(),
+            tls: (*tls != EndpointTls::default())
+                .then(|| ShownTls { ca: tls.ca.is_some(), client_cert: tls.client_cert.is_some() }),
+            status_overrides: endpoint.status_overrides.iter().map(|(of, to)| (of.as_str(), to.as_str())).collect(),
+            status,
+            status_reason,
+            created_at: value::write_time(endpoint.at),
+            signing: Signing::hidden(&endpoint.secrets),
+        }
+    }
+
+    /// The same with what its receiver verifies with.
+    pub(super) fn revealed(self, secrets: &'a [SigningSecret]) -> Self {
+        match secrets.first() {
+            Some(newest) => Self { signing: Signing::revealed(newest), ..self },
+            None => self,
+        }
+    }
+}
+
+/// How an endpoint is doing, in a word and a sentence.
+pub(super) fn status(endpoint: &Endpoint, paused: Option<Hold>) -> (&'static str, Option<String>) {
+    match (endpoint.status, paused) {
+        (EndpointStatus::Gone, _) => ("gone", Some("its receiver answered 410".to_owned())),
+        (EndpointStatus::Deleted, _) => ("deleted", None),
+        (EndpointStatus::Disabled(DisabledBy::Receiver), _) => {
+            ("disabled", Some("its receiver asked for it with webhook-delivery: disable".to_owned()))
+        }
+        (EndpointStatus::Active, Some(Hold { until: Some(until), .. })) => {
+            ("paused", Some(format!("until {}", value::write_time(until))))
+        }
+        (EndpointStatus::Active, Some(_)) => ("paused", Some("until somebody enables it".to_owned())),
+        (EndpointStatus::Active, None) => ("active", None),
+    }
+}
+
+/// A URL as those see it who are not its owner.
+fn origin(url: &str) -> String {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    match url[host..].find(['/', '?', '#']) {
+        Some(end) if url[host + end..].len() > 1 => format!("{}/…", &url[..host + end]),
+        _ => url.to_owned(),
+    }
+}
+
+fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], meaning: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == meaning).map_or("", |(word, _)| *word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_see_where_an_endpoint_is_and_nothing_behind_it() {
+        for (url, seen) in [
+            ("https://example.com/hook?token=canary", "https://example.com/…"),
+            ("https://example.com?token=canary", "https://example.com/…"),
+            ("https://example.com:8443/", "https://example.com:8443/"),
+            ("https://example.com", "https://example.com"),
+        ] {
+            assert_eq!(origin(url), seen);
+        }
+    }
+}

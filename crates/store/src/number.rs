@@ -442,6 +442,6 @@ mod tests {
         assert!(stored_place(-1).is_err());
         assert!(join(4, 0, None).is_err(), "dead needs a cause");
         assert!(stored_key(-1).is_err());
-        assert!(stored_breaker(4, 0).is_err());
+        assert!(stored_breaker(5, 0).is_err());
     }
 }

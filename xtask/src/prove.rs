@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 
 /// Proofs that start the real `posthaste`. The others do without it, and so does their build.
 const START_POSTHASTE: &[&str] = &[
+    "api",
+    "isolation",
     "bench",
     "thread",
     "kill9",

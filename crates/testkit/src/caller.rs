@@ -93,15 +93,30 @@ impl Line {
         fields: &[(&str, &str)],
         json: impl Into<Bytes>,
     ) -> io::Result<Answer> {
+        self.call_as(method, path, fields, "application/json", json).await
+    }
+
+    /// The same with a body that is declared as something else.
+    ///
+    /// # Errors
+    /// When there is no answer: the line is of no use any more.
+    pub async fn call_as(
+        &mut self,
+        method: Method,
+        path: &str,
+        fields: &[(&str, &str)],
+        declared: &str,
+        body: impl Into<Bytes>,
+    ) -> io::Result<Answer> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", self.address.to_string())
-            .header("content-type", "application/json");
+            .header("content-type", declared);
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        let request = request.body(Full::new(json.into())).map_err(io::Error::other)?;
+        let request = request.body(Full::new(body.into())).map_err(io::Error::other)?;
         let exchange = async {
             self.sender.ready().await?;
             let (head, body) = self.sender.send_request(request).await?.into_parts();

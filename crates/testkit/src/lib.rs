@@ -1,5 +1,6 @@
 //! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
 
+pub mod api;
 pub mod audit_tamper;
 #[cfg(feature = "conformance")]
 pub mod authority;
@@ -19,6 +20,7 @@ pub mod failing_disk;
 pub mod fairness;
 pub mod idempotency;
 pub mod idle;
+pub mod isolation;
 pub mod keyed;
 pub mod kill9;
 pub mod ledger;

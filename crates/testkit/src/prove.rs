@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use posthaste_store::StoreError;
 
 use crate::{
-    audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle, kill9,
-    limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, redaction, restart, rotation,
-    schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
+    api, audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle,
+    isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, redaction, restart,
+    rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
@@ -248,6 +248,16 @@ pub const PROOFS: &[Proof] = &[
         name: "planted-bugs",
         shows: "the oracle complains of every bug on a list, and of nothing while they sleep",
         run: planted::run,
+    },
+    Proof {
+        name: "api",
+        shows: "every route the server tells of, over real HTTP, with what it takes and with what it refuses",
+        run: api::run,
+    },
+    Proof {
+        name: "isolation",
+        shows: "every route that names something, asked for another tenant's: the same bytes as for what never was",
+        run: isolation::run,
     },
     Proof {
         name: "kill9",

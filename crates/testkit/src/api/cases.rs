@@ -1,0 +1,89 @@
+//! What each route takes, and what it answers then.
+
+use super::routes::Route;
+
+/// A request that is fine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    method: &'static str,
+    path: &'static str,
+    /// `<kind>` stands for the id of one of these.
+    pub(super) body: &'static str,
+    pub(super) status: u16,
+}
+
+impl Case {
+    /// Whether it is a case of this route.
+    pub(super) fn is_of(&self, route: &Route) -> bool {
+        self.method == route.method && self.path == route.path
+    }
+}
+
+const fn get(path: &'static str) -> Case {
+    Case { method: "GET", path, body: "", status: 200 }
+}
+
+const fn post(path: &'static str, body: &'static str, status: u16) -> Case {
+    Case { method: "POST", path, body, status }
+}
+
+const fn other(method: &'static str, path: &'static str, body: &'static str, status: u16) -> Case {
+    Case { method, path, body, status }
+}
+
+/// In the order they are tried.
+pub(super) const CASES: &[Case] = &[
+    get("/healthz"),
+    get("/readyz"),
+    get("/openapi.json"),
+    get("/metrics"),
+    post("/v1/messages", r#"{"payload": {"n": 1}, "event_type": "a.b", "tier": 1, "deliver_at": "LATER"}"#, 202),
+    post("/v1/messages", r#"{"payload": 1, "to": {"endpoints": ["<endpoints>"]}, "deliver_at": "LATER"}"#, 202),
+    post("/v1/messages", r#"{"payload": 1, "to": {"tags": ["nobody"]}, "labels": {"a": "b"}, "region": "eu"}"#, 202),
+    post("/v1/messages/batch", "{\"payload\": 1, \"deliver_at\": \"LATER\"}\nnot JSON\n", 200),
+    get("/v1/messages"),
+    get("/v1/messages/{id}"),
+    get("/v1/deliveries"),
+    get("/v1/deliveries/{id}"),
+    post("/v1/deliveries/{id}/retry", "", 200),
+    post("/v1/messages/{id}/cancel", "", 200),
+    get("/v1/endpoints"),
+    get("/v1/endpoints/{id}"),
+    post("/v1/endpoints/{id}/pause", "", 200),
+    post("/v1/endpoints/{id}/enable", "", 200),
+    other("PATCH", "/v1/endpoints/{id}", r#"{"description": "changed"}"#, 200),
+    get("/v1/endpoints/{id}/secret"),
+    post("/v1/endpoints/{id}/secret/rotate", r#"{"overlap": "0s"}"#, 200),
+    post("/v1/endpoints/{id}/test", "", 202),
+    post("/v1/breakers/{id}/reset", r#"{"force": true}"#, 200),
+    get("/v1/breakers"),
+    post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/another"}"#, 201),
+    other("DELETE", "/v1/endpoints/{id}", "", 200),
+    get("/v1/dead-letters"),
+    post("/v1/replays", r#"{"select": {"tier": 2}, "dry_run": true}"#, 200),
+    post("/v1/replays", r#"{"select": {}, "per_second": 10}"#, 202),
+    get("/v1/replays"),
+    get("/v1/replays/{id}"),
+    get("/v1/policies"),
+    post("/v1/policies/preview", r#"{"policy": "webhook"}"#, 200),
+    get("/v1/policies/{name}"),
+    other("PUT", "/v1/policies/{name}", r#"{"strategy": "fixed", "base": "5s"}"#, 200),
+    other("DELETE", "/v1/policies/{name}", "", 204),
+    post("/v1/pause", r#"{"scope": "all"}"#, 200),
+    post("/v1/resume", r#"{"scope": "all"}"#, 200),
+    get("/v1/audit"),
+    get("/v1/audit/checkpoint"),
+    get("/v1/master-key/rotation"),
+    post("/v1/master-key/rotation", "", 202),
+    get("/v1/keys"),
+    post("/v1/keys", r#"{"scopes": ["read"]}"#, 201),
+    other("DELETE", "/v1/keys/{id}", "", 204),
+    get("/v1/tenants"),
+    post("/v1/tenants", r#"{"uid": "another", "quota": {"per_second": 10, "burst": 20}}"#, 201),
+    get("/v1/tenants/{t}"),
+    other("PATCH", "/v1/tenants/{t}", r#"{"weight": 2}"#, 200),
+    get("/v1/tenants/{t}/keys"),
+    post("/v1/tenants/{t}/keys", r#"{"scopes": ["read"]}"#, 201),
+    other("DELETE", "/v1/tenants/{t}/keys/{id}", "", 204),
+    other("DELETE", "/v1/tenants/{t}", "", 200),
+];

@@ -1,0 +1,209 @@
+//! The routes a server tells of, and a small world with one of everything that they name.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::caller::{Answer, Line};
+
+/// Something that should be there soon is not.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// A route as the server tells of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    /// Whether callers need a key.
+    pub(crate) is_guarded: bool,
+    /// Whether only operators may.
+    pub(crate) is_operators: bool,
+    pub(crate) takes_body: bool,
+    lines: bool,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
+}
+
+impl Route {
+    /// Whether its body is many lines.
+    pub(crate) fn is_lines(&self) -> bool {
+        self.lines
+    }
+
+    /// What its body is declared as.
+    pub(crate) fn declared(&self) -> &'static str {
+        if self.lines { "application/x-ndjson" } else { "application/json" }
+    }
+
+    /// Whether it makes what its path names: then no name is wrong.
+    pub(crate) fn takes_put_names(&self) -> bool {
+        self.method == "PUT"
+    }
+
+    /// The least body it takes, for requests whose path is what is wrong with them.
+    pub(crate) fn least(&self) -> &'static str {
+        if self.takes_body { "{}" } else { "" }
+    }
+}
+
+/// Every route that the server tells of.
+pub(crate) async fn told(line: &mut Line) -> io::Result<Vec<Route>> {
+    let answer = line.call(Method::GET, "/openapi.json", &[], "").await?.expect(StatusCode::OK)?;
+    let document: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
+    let mut routes = Vec::new();
+    for (path, operations) in document["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in operations.as_object().into_iter().flatten() {
+            let content = operation["requestBody"]["content"].as_object();
+            let description = operation["description"].as_str().unwrap_or_default();
+            routes.push(Route {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                is_guarded: operation["security"].is_null(),
+                is_operators: description.contains("`operate`"),
+                takes_body: content.is_some(),
+                lines: content.is_some_and(|content| content.contains_key("application/x-ndjson")),
+            });
+        }
+    }
+    Ok(routes)
+}
+
+/// A path with this text for each of its names.
+pub(crate) fn with_names(path: &str, name: &str) -> String {
+    let parts = path.split('/').map(|part| if part.starts_with('{') { name } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// A server with one of everything.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) line: Line,
+    later: String,
+    /// The id of each kind of thing, by the part of the path before it.
+    ids: Vec<(&'static str, String)>,
+}
+
+impl World {
+    /// Makes one of everything, through the API.
+    pub(crate) async fn begin(address: SocketAddr) -> io::Result<Self> {
+        let mut line = Line::open(address).await?;
+        let later = later(&mut line, &[]).await?;
+        let mut world = Self { line, later, ids: Vec::new() };
+        let endpoint = r#"{"url": "http://127.0.0.1:9999/nobody-listens"}"#;
+        let endpoint = world.made("/v1/endpoints", endpoint).await?;
+        let waits = world.filled(r#"{"payload": 1, "deliver_at": "LATER"}"#);
+        let message = world.made("/v1/messages", &waits).await?;
+        let delivery = world.first("/v1/deliveries").await?;
+        let replay = world.made("/v1/replays", r#"{"select": {}}"#).await?;
+        let tenant = world.made("/v1/tenants", r#"{"uid": "somebody"}"#).await?;
+        let key = world.made("/v1/tenants/somebody/keys", r#"{"scopes": ["read"]}"#).await?;
+        let operator = world.made("/v1/keys", r#"{"scopes": ["read"]}"#).await?;
+        world.ids = vec![
+            ("messages", message),
+            ("deliveries", delivery),
+            ("endpoints", endpoint),
+            ("replays", replay),
+            ("tenants", tenant),
+            ("tenant's keys", key),
+            ("keys", operator),
+            ("policies", "webhook".to_owned()),
+        ];
+        let breaker = world.opened().await?;
+        world.ids.push(("breakers", breaker));
+        Ok(world)
+    }
+
+    /// Makes something, and gives its id.
+    async fn made(&mut self, path: &str, body: &str) -> io::Result<String> {
+        let answer = self.line.call(Method::POST, path, &[], body.to_owned()).await?;
+        let id = answer.text("id").map(str::to_owned);
+        id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
+    }
+
+    /// The id of the first thing in a list.
+    async fn first(&mut self, path: &str) -> io::Result<String> {
+        let answer = self.line.call(Method::GET, path, &[], "").await?;
+        let id = answer.text("id").map(str::to_owned);
+        id.ok_or_else(|| io::Error::other(format!("GET {path} lists nothing: {}", answer.body)))
+    }
+
+    /// Has a breaker open, and gives its id: nobody listens where the endpoint is.
+    async fn opened(&mut self) -> io::Result<String> {
+        for _ in 0..40 {
+            self.made("/v1/messages", r#"{"payload": 1}"#).await?;
+        }
+        let until = tokio::time::Instant::now() + WITHIN;
+        loop {
+            let listed = self.line.call(Method::GET, "/v1/breakers", &[], "").await?;
+            if let Some(id) = listed.text("id") {
+                return Ok(id.to_owned());
+            }
+            if tokio::time::Instant::now() > until {
+                return Err(io::Error::other("no breaker opens for an endpoint that nobody listens at"));
+            }
+        }
+    }
+
+    /// A path with the ids of this world.
+    pub(crate) fn path(&self, path: &str) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        for part in path.split('/') {
+            let before = parts.last().map_or("", String::as_str);
+            let is_tenants_key = path.starts_with("/v1/tenants/") && before == "keys";
+            let kind = if is_tenants_key { "tenant's keys" } else { before };
+            let named = part.starts_with('{').then(|| self.id(kind)).flatten();
+            parts.push(named.unwrap_or(part).to_owned());
+        }
+        parts.join("/")
+    }
+
+    /// The id of this kind of thing.
+    pub(crate) fn id(&self, kind: &str) -> Option<&str> {
+        self.ids.iter().find(|(known, _)| *known == kind).map(|(_, id)| id.as_str())
+    }
+
+    /// A body with the ids of this world.
+    pub(crate) fn filled(&self, body: &str) -> String {
+        let body = body.replace("LATER", &self.later);
+        self.ids.iter().fold(body, |body, (kind, id)| body.replace(&format!("<{kind}>"), id))
+    }
+
+    /// What was made is there to be shown, changed and ended by the routes that follow.
+    pub(crate) fn learn(&mut self, route: &Route, answer: &Answer) {
+        if route.method == "PUT" && route.path == "/v1/policies/{name}" {
+            self.ids.retain(|(kind, _)| *kind != "policies");
+            self.ids.push(("policies", "mine".to_owned()));
+        }
+        if let (201 | 202, Some(kind), Some(id)) = (answer.status.as_u16(), kind(&route.path), answer.text("id")) {
+            self.ids.retain(|(known, _)| *known != kind);
+            self.ids.push((kind, id.to_owned()));
+        }
+    }
+}
+
+/// A time ahead, for what must still wait: when a message for nobody that lives for a day is over.
+pub(crate) async fn later(line: &mut Line, head: &[(&str, &str)]) -> io::Result<String> {
+    let body = r#"{"payload": 1, "ttl": "24h", "to": {"tags": ["nobody"]}}"#;
+    let answer = line.call(Method::POST, "/v1/messages", head, body).await?;
+    let later = answer.text("expires_at").map(str::to_owned);
+    later.ok_or_else(|| io::Error::other(format!("a message was answered {}: {}", answer.status, answer.body)))
+}
+
+/// What a route makes, if it is one that makes things.
+fn kind(path: &str) -> Option<&'static str> {
+    match path {
+        "/v1/endpoints" => Some("endpoints"),
+        "/v1/tenants" => Some("tenants"),
+        "/v1/tenants/{t}/keys" => Some("tenant's keys"),
+        "/v1/keys" => Some("keys"),
+        _ => None,
+    }
+}

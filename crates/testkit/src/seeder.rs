@@ -19,7 +19,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Chunked, Directory, Endpoint, Jobs, Outbox, Session, StoreError};
+use posthaste_store::{Chunked, Directory, Endpoint, EndpointPut, Jobs, Outbox, Session, StoreError};
 
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -146,8 +146,14 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
 pub async fn send_to(folder: &Path, shape: Shape, url: &str) -> Result<(), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open().await?.session;
-    let endpoints = shape.targets().map(|lane| Endpoint { url: url.to_owned(), ..Target(lane).endpoint() });
-    put(&store, session, endpoints.collect()).await?;
+    for lane in shape.targets() {
+        // The change after the one that made it: any other would be refused as stale.
+        let endpoint = Endpoint { url: url.to_owned(), version: 1, ..Target(lane).endpoint() };
+        match store.put_endpoint(session, endpoint, None).await? {
+            EndpointPut::Done => {}
+            refused => return Err(CannotRun(format!("endpoint {lane} keeps its address: {refused:?}"))),
+        }
+    }
     store.close().await;
     Ok(())
 }

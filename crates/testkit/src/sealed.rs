@@ -3,8 +3,8 @@
 //! Canaries go through every field of the store: what a producer, an owner of endpoints or an operator
 //! chooses. The attacker is a program of its own ([`attacker`]), which gets the folder's files as they are
 //! under load and after a stop, a backup, and the log of the process at its most talkative. It looks for each canary
-//! in every form it might have taken. Then it moves sealed values to where others were, and none of them may
-//! open.
+//! in every form it might have taken. Then it moves sealed values to where others were, in the folder and in the
+//! backup, whose manifest it makes fit; none of them may open, in the folder or after a restore.
 //!
 //! The control is the same search over a folder in which one canary stands in the clear, in each form.
 
@@ -26,6 +26,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::{
     Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Directory, Endpoint, EndpointTls,
     FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Session,
@@ -64,6 +65,7 @@ async fn prove(messages: u64) -> Findings {
     let control = control(&home.path().join("control"), &canaries[0])?;
     let moved = copied(&data, &home.path().join("moved"))?;
     let (moves, opened) = moved_values(&moved).await?;
+    let (moves_in_backup, opened_in_backup) = moved_in_backup(&backup, home.path()).await?;
     Ok(vec![
         Figure::at_least("canaries", canaries.len() as f64, "texts", messages as f64),
         Figure::at_least("searched", searched as f64 / 1e3, "kB", 100.0),
@@ -72,6 +74,8 @@ async fn prove(messages: u64) -> Findings {
         Figure::at_least("negative_control_found", control as f64, "forms", attacker::FORMS.len() as f64),
         Figure::at_least("values_moved", moves as f64, "values", messages as f64 * 0.8),
         Figure::at_most("moved_values_opened", opened as f64, "values", 0.0),
+        Figure::at_least("values_moved_in_backup", moves_in_backup as f64, "values", messages as f64 * 0.8),
+        Figure::at_most("moved_in_backup_opened", opened_in_backup as f64, "values", 0.0),
     ])
 }
 
@@ -299,6 +303,22 @@ fn control(folder: &Path, canary: &String) -> Result<u64, CannotRun> {
 
 /// Has the attacker move sealed values, and counts those that open where they are now.
 async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
+    let moved = moved(folder)?;
+    Ok((moved.len() as u64, opened(folder, &moved).await?))
+}
+
+/// The same in a backup, which is then restored.
+async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), CannotRun> {
+    let altered = copied(backup, &home.join("altered"))?;
+    let moved = moved(&altered)?;
+    let data = home.join("restored");
+    let restored = restore(&altered, &data, &[], NOW, |_| Ok(master_key()), |_| {}).await;
+    restored.map_err(|why| CannotRun(format!("a backup that fits its manifest is not restored: {why}")))?;
+    Ok((moved.len() as u64, opened(&data, &moved).await?))
+}
+
+/// What the attacker has moved: of which kind, and to which row.
+fn moved(folder: &Path) -> Result<Vec<(String, u64)>, CannotRun> {
     let said = Command::new(attacker::program()?).arg("move").arg(folder.join("posthaste.db")).output()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     let moved: Vec<(String, u64)> = text
@@ -309,9 +329,14 @@ async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
         let why = String::from_utf8_lossy(&said.stderr);
         return Err(CannotRun(format!("the attacker moved nothing: {why}")));
     }
+    Ok(moved)
+}
+
+/// How many of them open.
+async fn opened(folder: &Path, moved: &[(String, u64)]) -> Result<u64, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let mut opened = 0;
-    for (what, id) in &moved {
+    for (what, id) in moved {
         let opens = match what.as_str() {
             "endpoint" => store.endpoint(EndpointId::from_raw(*id)).await.is_ok_and(|found| found.is_some()),
             _ => store.message(MessageId::from_raw(*id)).await.is_ok_and(|found| found.is_some()),
@@ -322,5 +347,5 @@ async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
         }
     }
     store.close().await;
-    Ok((moved.len() as u64, opened))
+    Ok(opened)
 }

@@ -39,6 +39,7 @@ pub fn run(options: &Options) -> Findings {
         Figure::at_least("drains", gates.drains as f64, "backlogs", enough(0.1)),
         Figure::at_least("rate_limited", gates.rate_limited as f64, "looks", enough(5.0)),
         Figure::at_least("turns", gates.turns as f64, "looks", enough(5.0)),
+        Figure::at_least("erased", gates.erased as f64, "deliveries", enough(2.0)),
         Figure::at_least("superseded", gates.superseded as f64, "deliveries", enough(5.0)),
         Figure::at_least("negative_control_caught", caught as f64, "of 20 sabotaged seeds", 1.0),
         Figure::at_most("violations", tally.problems.len() as f64, "violations", 0.0),

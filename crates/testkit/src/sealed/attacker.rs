@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use posthaste_crypto::digest::sha256;
 use rusqlite::Connection;
 
 use crate::part::ended;
@@ -98,6 +99,11 @@ fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
 
 /// Puts sealed values where others were: in another row, another field, another tenant's. Says of what.
 fn move_values(database: &Path) -> Result<(), CannotRun> {
+    change(database)?;
+    fit_manifest(database)
+}
+
+fn change(database: &Path) -> Result<(), CannotRun> {
     let cannot = |error: rusqlite::Error| CannotRun(format!("cannot change the database: {error}"));
     let conn = Connection::open(database).map_err(cannot)?;
     // Rows in four parts: their body from another row, their head from another, their body as their head, and
@@ -129,6 +135,19 @@ fn move_values(database: &Path) -> Result<(), CannotRun> {
     let ids: Vec<i64> = ids.query_map([], |row| row.get(0)).and_then(Iterator::collect).map_err(cannot)?;
     ids.iter().for_each(|id| println!("endpoint {id}"));
     Ok(())
+}
+
+/// Makes a backup's manifest fit what its copy is now: how that is done is no secret.
+fn fit_manifest(database: &Path) -> Result<(), CannotRun> {
+    let manifest = database.with_file_name("manifest");
+    let Ok(text) = fs::read_to_string(&manifest) else { return Ok(()) };
+    let copy = fs::read(database)?;
+    let fits = text.lines().map(|line| match line.split_once(' ') {
+        Some(("bytes", _)) => format!("bytes {}\n", copy.len()),
+        Some(("sha256", _)) => format!("sha256 {}\n", hex(&sha256(&[&copy]))),
+        _ => format!("{line}\n"),
+    });
+    Ok(fs::write(&manifest, fits.collect::<String>())?)
 }
 
 fn hex(bytes: &[u8]) -> String {

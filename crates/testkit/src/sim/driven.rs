@@ -242,7 +242,7 @@ async fn happen(shared: Arc<Shared>, happening: Happening) {
             sleep(length).await;
             *lock(&shared.store_ms) = 3;
         }
-        Happening::Crash(_) | Happening::Fail(_) | Happening::Jump(_) => {}
+        Happening::Crash(_) | Happening::Fail(_) | Happening::Jump(_) | Happening::Erase(_) => {}
     }
 }
 

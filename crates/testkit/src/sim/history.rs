@@ -1,6 +1,8 @@
 //! What a person outside could have seen: calls and their answers, requests on the wire, the
 //! virtual clock. Plain numbers and texts; no type of the engine's decisions.
 
+use std::collections::BTreeMap;
+
 /// Virtual milliseconds.
 pub type Ms = i64;
 
@@ -25,6 +27,8 @@ pub struct Sent {
     pub tier: usize,
     /// The collapse key it was sent with.
     pub collapse: Option<u64>,
+    /// Whom it is about.
+    pub subject: Option<u64>,
 }
 
 /// One message to one lane.
@@ -89,6 +93,8 @@ pub enum What {
     Resume(u8, u64),
     /// A receipt for a delivery.
     Receipt(u64),
+    /// Erase a subject, or everybody.
+    Erase(Option<u64>),
 }
 
 /// What the API said of a delivery at some time.
@@ -145,6 +151,8 @@ pub struct History {
     pub requests: Vec<Request>,
     /// Calls.
     pub asked: Vec<Asked>,
+    /// How many messages an erasure's answer said were in flight, by when it was asked for.
+    pub in_flight: BTreeMap<Ms, u64>,
     /// Looks at waiting deliveries.
     pub looks: Vec<Look>,
     /// Crashes.

@@ -1,11 +1,12 @@
 //! Judges a run by what could be seen from outside, property by property. It knows the promises,
 //! not the engine: no decision of the engine's is asked for or repeated here. The gates have their own
 //! files: `breakers.rs`, `rates.rs`, `turns.rs`; what must not be sent again is `ends.rs`, what
-//! gave its place to another `collapse.rs`.
+//! gave its place to another `collapse.rs`, who was erased `erasures.rs`.
 
 mod breakers;
 mod collapse;
 mod ends;
+mod erasures;
 mod rates;
 mod turns;
 
@@ -56,6 +57,7 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     facts.pauses_hold(&mut found);
     facts.cuts_hold(&mut found);
     facts.superseded_stay_unsent(&mut found);
+    facts.erased_stay_unsent(&mut found);
     facts.retry_after_is_obeyed(&mut found);
     facts.strict_order_is_kept(&mut found);
     facts.holds_end(&mut found);
@@ -71,10 +73,13 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
 
 /// What a run did to the gates: one that does nothing proves nothing of them.
 pub fn exercised(plan: &Plan, history: &History) -> Exercised {
-    let (breakers_opened, drains) = Facts::new(plan, history).breakers_seen();
+    let facts = Facts::new(plan, history);
+    let (breakers_opened, drains) = facts.breakers_seen();
     let waited = |why: &str| history.looks.iter().filter(|look| look.why == why).count();
     let superseded = history.endings.iter().filter(|ending| ending.cause == "superseded").count();
-    Exercised { breakers_opened, drains, rate_limited: waited("rate_limit"), turns: waited("turn"), superseded }
+    let erased = facts.acked().filter(|(id, ..)| facts.endings.get(id).is_some_and(|ending| is_erased(ending))).count();
+    let (rate_limited, turns) = (waited("rate_limit"), waited("turn"));
+    Exercised { breakers_opened, drains, rate_limited, turns, superseded, erased }
 }
 
 /// How often the gates were seen at work.
@@ -90,6 +95,8 @@ pub struct Exercised {
     pub turns: usize,
     /// Deliveries whose place another one took.
     pub superseded: usize,
+    /// Deliveries that were erased.
+    pub erased: usize,
 }
 
 impl AddAssign for Exercised {
@@ -99,6 +106,7 @@ impl AddAssign for Exercised {
         self.rate_limited += other.rate_limited;
         self.turns += other.turns;
         self.superseded += other.superseded;
+        self.erased += other.erased;
     }
 }
 
@@ -150,10 +158,11 @@ impl<'a> Facts<'a> {
     }
 
     fn everything_ends(&self, found: &mut Vec<Violation>) {
-        for (id, ..) in self.acked() {
+        for (id, sent, _) in self.acked() {
             let state = self.endings.get(&id).map_or("missing", |ending| ending.state);
             match state {
                 "delivered" | "dead" | "expired" | "cancelled" => {}
+                "missing" if self.may_be_erased(sent) => {}
                 "missing" => found.push(violation("nothing accepted is lost", format!("delivery {id} is gone"))),
                 _ => found.push(violation("everything ends", format!("delivery {id} is still {state}"))),
             }
@@ -191,6 +200,7 @@ impl<'a> Facts<'a> {
                 "delivered" => answered(|code| (200..300).contains(&code)),
                 "expired" => self.sent.get(&id).is_some_and(|(_, new)| new.expires_at.is_some()),
                 "cancelled" if ending.cause == "superseded" => self.may_be_superseded(sent, lane),
+                "cancelled" if ending.cause == "erased" => self.may_be_erased(sent),
                 "cancelled" => asked(&|what| match what {
                     What::Cancel(message) => message == sent.message,
                     What::EndLane(ended, _) => ended == lane,
@@ -211,6 +221,10 @@ impl<'a> Facts<'a> {
             self.history.crashes.iter().flat_map(|crash| crash.unsettled.iter().copied()).collect();
         for (id, sent, lane) in self.acked() {
             let Some(ending) = self.endings.get(&id) else { continue };
+            // Of who was erased nothing is left to count.
+            if is_erased(ending) {
+                continue;
+            }
             let made: BTreeSet<u16> = self.requests(id).iter().map(|it| it.attempt).collect();
             let highest = made.last().copied().unwrap_or(0);
             let whole = made.len() == usize::from(highest);
@@ -402,6 +416,11 @@ impl<'a> Facts<'a> {
     fn tenant(&self, lane: u64) -> Option<u64> {
         Some(self.lane(lane)?.settings.tenant.raw())
     }
+}
+
+/// Whether an acknowledged delivery was erased, if that is no violation.
+fn is_erased(ending: &Ending) -> bool {
+    ending.state == "missing" || ending.cause == "erased"
 }
 
 fn violation(promise: &'static str, seen: String) -> Violation {

@@ -11,6 +11,7 @@ use posthaste_store::{Memory, Pause, PauseScope};
 
 use super::history::{Crash, Ending, History, Ms, Request, Sent, What};
 use super::plan::Plan;
+use super::producer::{TENANT, subject_name};
 use super::{Outcome, oracle};
 
 /// The cancel of the message that was acknowledged so many ago.
@@ -49,6 +50,7 @@ pub(super) fn command(what: What) -> Command {
         What::Pause(kind, id) => Command::Pause(Pause { scope: scope(kind, id), until: None }),
         What::Resume(kind, id) => Command::Resume(scope(kind, id)),
         What::Receipt(id) => Command::Receipt(DeliveryId::from_raw(id)),
+        What::Erase(subject) => Command::Erased(TENANT, subject.map(subject_name)),
     }
 }
 

@@ -86,6 +86,8 @@ pub struct MessagePlan {
     pub wants_receipt: bool,
     /// What it replaces others by, one of a few.
     pub collapse: Option<u64>,
+    /// Whom it is about, one of a few.
+    pub subject: Option<u64>,
 }
 
 /// Something that happens from outside.
@@ -99,6 +101,8 @@ pub enum Happening {
     EndLane(usize),
     /// Somebody pauses for so long: 0 everything, 1 a tenant, 2 a lane. The lane says whose.
     Pause(u8, usize, Duration),
+    /// Somebody has a subject erased, or everybody.
+    Erase(Option<u64>),
     /// The node dies and is back after a while.
     Crash(Duration),
     /// Store calls take this long, for so long.
@@ -179,6 +183,7 @@ impl Plan {
         };
         plan.sends(&mut rng, &destinations, deliveries, busy_ms);
         plan.collapses();
+        plan.erasures(busy_ms);
         plan.faults(&mut rng, &destinations, busy_ms);
         plan.happenings.sort_by_key(|(at, _)| *at);
         plan.lanes = destinations.lanes;
@@ -224,6 +229,25 @@ impl Plan {
             if let Happening::Send(message) = happening {
                 message.collapse = (rng.u32(..4) > 0).then(|| rng.u64(..keys));
             }
+        }
+    }
+
+    /// In a third of all scenarios messages are about somebody, and some of them are erased. From dice of their own
+    /// too.
+    fn erasures(&mut self, busy_ms: Ms) {
+        let mut rng = Rng::with_seed(self.seed ^ 0x45_52_41_53);
+        if rng.u32(..3) != 0 {
+            return;
+        }
+        let subjects = rng.u64(1..=6);
+        for (_, happening) in &mut self.happenings {
+            if let Happening::Send(message) = happening {
+                message.subject = (rng.u32(..4) > 0).then(|| rng.u64(..subjects));
+            }
+        }
+        for _ in 0..rng.u32(1..6) {
+            let whom = (rng.u32(..8) > 0).then(|| rng.u64(..subjects));
+            self.happenings.push((BEGIN + rng.i64(0..busy_ms * 3 / 2), Happening::Erase(whom)));
         }
     }
 
@@ -290,5 +314,6 @@ fn message(rng: &mut Rng, lanes: Vec<usize>) -> MessagePlan {
         deliver_after: (rng.u32(..10) == 0).then(|| Duration::from_millis(rng.u64(1..900_000))),
         wants_receipt: rng.u32(..12) == 0,
         collapse: None,
+        subject: None,
     }
 }

@@ -13,6 +13,8 @@ use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
 use super::history::{Sent, SentDelivery};
 use super::plan::{MessagePlan, Plan};
 
+/// Whose all messages are.
+pub(super) const TENANT: TenantId = TenantId::from_raw(1);
 /// How long a required receipt is waited for.
 const ACK_WITHIN: Duration = Duration::from_secs(300);
 
@@ -60,7 +62,13 @@ pub(super) fn compose(
         wants_receipt: message.wants_receipt,
         tier: message.tier.index(),
         collapse: message.collapse,
+        subject: message.subject,
     };
-    let message = Message::new(id, TenantId::from_raw(1), now, "{}");
+    let message = Message { subject: message.subject.map(subject_name), ..Message::new(id, TENANT, now, "{}") };
     (Accepted::new(message, deliveries), sent)
+}
+
+/// A subject as its producer calls it.
+pub(super) fn subject_name(subject: u64) -> String {
+    format!("subject {subject}")
 }

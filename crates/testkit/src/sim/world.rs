@@ -3,6 +3,7 @@
 //!
 //! Order is by (virtual time, place in line), so a seed always gives the same run.
 
+mod erasing;
 mod node;
 
 use std::cmp::Reverse;
@@ -54,6 +55,11 @@ enum Ahead {
     /// An attempt ended; its place in the log if a request left.
     Finished(u32, Option<usize>, Finished),
     Receipt(u64),
+    /// An erasure takes effect, then the loop is told of it; its rows go once what is under way is known.
+    Erase(u32, usize, Option<u64>),
+    Erased(u32, usize, Option<u64>),
+    LookUnderWay(u32),
+    EraseStep(u32, Vec<DeliveryId>),
     Wake(u32, Ms),
     Restart,
     Follow(u32),
@@ -169,9 +175,12 @@ impl<'a> World<'a> {
                     | Ahead::Arrive(_)
                     | Ahead::Ack(..)
                     | Ahead::Commit(..)
+                    | Ahead::Erase(..)
+                    | Ahead::Erased(..)
+                    | Ahead::EraseStep(..)
             )
         };
-        !self.ahead.values().any(busy)
+        !self.ahead.values().any(busy) && self.disk.lock().unfinished_erasures(1).is_empty()
     }
 
     fn happen(&mut self, what: Ahead) {
@@ -193,6 +202,10 @@ impl<'a> World<'a> {
                 }
             }
             Ahead::Receipt(delivery) => self.ask(What::Receipt(delivery)),
+            Ahead::Erase(life, asked, whom) if life == self.life => self.commit_erase(asked, whom),
+            Ahead::Erased(life, asked, whom) if life == self.life => self.tell_of_erased(asked, whom),
+            Ahead::LookUnderWay(life) if life == self.life => self.look_under_way(),
+            Ahead::EraseStep(life, under_way) if life == self.life => self.erase_step(&under_way),
             Ahead::Wake(life, at) if life == self.life => {
                 if let Some(node) = &mut self.node
                     && node.wake_at == Some(at)
@@ -229,6 +242,7 @@ impl<'a> World<'a> {
                 let wait = i64::try_from(wait.as_millis()).unwrap_or(0);
                 self.after(wait, Ahead::ResumeAt(kind, id));
             }
+            Happening::Erase(whom) => self.erase(whom),
             Happening::Crash(down) => self.crash(down),
             Happening::Stall(each, length) => {
                 self.store_ms = i64::try_from(each.as_millis()).unwrap_or(0);

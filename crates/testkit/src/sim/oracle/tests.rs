@@ -38,6 +38,7 @@ fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
         wants_receipt: false,
         tier: 1,
         collapse: None,
+        subject: None,
     }
 }
 
@@ -236,6 +237,46 @@ fn a_request_after_a_cut_is_reported() {
         assert_eq!(broken(unanswered), [""; 0], "{cut:?} was not answered");
     }
     assert_eq!(broken(|it| it.asked.push(asked(What::EndLane(101, 9), 8_000))), [""; 0], "born after the cut");
+}
+
+#[test]
+fn a_request_after_an_erasure_is_reported() {
+    const PROMISE: &str = "nothing is sent of who was erased";
+    let about = |it: &mut History| it.sent[0].subject = Some(7);
+    let erased = |whom: Option<u64>, at: Ms| {
+        move |it: &mut History| {
+            about(it);
+            it.asked.push(asked(What::Erase(whom), at));
+        }
+    };
+    assert_eq!(broken(erased(Some(7), 8_000)), [PROMISE]);
+    assert_eq!(broken(erased(None, 8_000)), [PROMISE], "everybody was");
+    assert_eq!(broken(erased(Some(8), 8_000)), [""; 0], "somebody else was");
+    assert_eq!(broken(erased(Some(7), 900)), [""; 0], "what came later is new");
+    let gone = |it: &mut History| {
+        erased(Some(7), 9_500)(it);
+        it.endings[0].state = "missing";
+    };
+    assert_eq!(broken(gone), [""; 0], "it was erased when it had arrived");
+    let others = |it: &mut History| {
+        gone(it);
+        it.endings[1].state = "missing";
+    };
+    assert_eq!(broken(others), ["nothing accepted is lost"], "and only that");
+}
+
+#[test]
+fn an_erasure_that_keeps_quiet_about_what_is_in_flight_is_reported() {
+    let in_flight = |it: &mut History| {
+        it.sent[0].subject = Some(7);
+        it.asked.push(asked(What::Erase(Some(7)), 9_005));
+    };
+    assert_eq!(broken(in_flight), ["an erasure says what may still arrive"]);
+    let told = |it: &mut History| {
+        in_flight(it);
+        it.in_flight.insert(9_005, 1);
+    };
+    assert_eq!(broken(told), [""; 0]);
 }
 
 #[test]

@@ -65,6 +65,18 @@ impl World<'_> {
         let life = self.life;
         match effect {
             Effect::Answer(ticket, answer) => {
+                match &answer {
+                    Answer::UnderWay(under_way) => {
+                        let wait = self.store_wait();
+                        self.after(wait, Ahead::EraseStep(life, under_way.clone()));
+                    }
+                    Answer::InFlight(messages) => {
+                        let erased = self.disk.lock().count_erased(messages);
+                        let asked = self.tickets.get(&ticket).map(|asked| self.history.asked[*asked].called_at);
+                        self.history.in_flight.extend(asked.map(|at| (at, erased)));
+                    }
+                    _ => {}
+                }
                 if let Some(asked) = self.tickets.remove(&ticket) {
                     let asked = &mut self.history.asked[asked];
                     (asked.answered_at, asked.done) = (Some(self.now), answer != Answer::Nothing);
@@ -79,6 +91,7 @@ impl World<'_> {
                 self.at(at, Ahead::Commit(life, call));
                 return !self.crashes_here();
             }
+            Effect::Send(send) if self.is_erased(&send) => return !self.crashes_here(),
             Effect::Send(send) => {
                 let delivery = send.start.delivery;
                 let (now, stamped) = (self.now, self.stamped());
@@ -193,6 +206,8 @@ impl World<'_> {
             self.after(FOLLOW_EVERY, Ahead::Follow(life));
         }
         self.step(Event::Started(Box::new(start)));
+        // What an earlier life was asked to erase.
+        self.after(1, Ahead::LookUnderWay(life));
     }
 }
 

@@ -1,0 +1,103 @@
+//! What a backup costs those who commit while it is made: how long an accept takes beside one, and alone.
+
+use std::fs;
+use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
+
+use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Accepted, Message, Outbox, Session};
+use tokio::time::Instant;
+
+use crate::master_key;
+use crate::prove::CannotRun;
+
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+/// Turns of the two: what else the machine does in one of them is in the other too.
+const ROUNDS: u32 = 3;
+/// What a store is filled with: large, so that it is quick.
+const FILL_BYTES: usize = 64 * 1024;
+const FILL_MESSAGES: u64 = 32;
+/// What the producer sends.
+const BODY_BYTES: usize = 600;
+/// Accepts alone in a turn, at least.
+const ACCEPTS: usize = 100;
+
+/// What an accept took, but for the slowest hundredth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beside {
+    pub(super) alone: Duration,
+    pub(super) beside: Duration,
+}
+
+/// Copies a store of so many bytes while one producer sends the next message as soon as it is answered.
+pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Sqlite::open_folder(&folder.join("large"), master_key())?;
+        let session = store.open().await?.session;
+        let mut producer = Producer { store: &store, session, made: 0 };
+        producer.fill(bytes).await?;
+        let (mut alone, mut beside) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            producer.beside_a_backup(&folder.join("large-copy"), &mut beside).await?;
+            let until = beside.len().max(alone.len() + ACCEPTS);
+            while alone.len() < until {
+                alone.push(producer.send().await?);
+            }
+        }
+        store.close().await;
+        Ok(Beside { alone: p99(alone), beside: p99(beside) })
+    })
+}
+
+struct Producer<'s> {
+    store: &'s Sqlite,
+    session: Session,
+    made: u64,
+}
+
+impl Producer<'_> {
+    fn message(&mut self, bytes: usize) -> Accepted {
+        self.made += 1;
+        let id = MessageId(Key::new(self.session.writer, self.made));
+        Accepted::new(Message::new(id, TenantId::from_raw(1), NOW, vec![b'x'; bytes]), Vec::new())
+    }
+
+    async fn fill(&mut self, bytes: u64) -> Result<(), CannotRun> {
+        for _ in 0..bytes / (FILL_MESSAGES * FILL_BYTES as u64) {
+            let messages = (0..FILL_MESSAGES).map(|_| self.message(FILL_BYTES)).collect();
+            _ = self.store.accept(self.session, messages).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<Duration, CannotRun> {
+        let message = self.message(BODY_BYTES);
+        let began = Instant::now();
+        _ = self.store.accept(self.session, vec![message]).await?;
+        Ok(began.elapsed())
+    }
+
+    async fn beside_a_backup(&mut self, to: &Path, took: &mut Vec<Duration>) -> Result<(), CannotRun> {
+        let mut backup = pin!(self.store.back_up(to.to_owned(), NOW, |_| {}));
+        loop {
+            tokio::select! {
+                biased;
+                made = &mut backup => {
+                    made.map_err(|why| CannotRun(format!("there is no backup to measure: {why}")))?;
+                    break;
+                }
+                one = self.send() => took.push(one?),
+            }
+        }
+        Ok(fs::remove_dir_all(to)?)
+    }
+}
+
+fn p99(mut took: Vec<Duration>) -> Duration {
+    took.sort_unstable();
+    took.get(took.len() * 99 / 100).copied().unwrap_or_default()
+}

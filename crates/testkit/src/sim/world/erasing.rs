@@ -1,0 +1,106 @@
+//! Erasures in a world: the store first, then the loop is told, then rows go step by step, as the engine's verb and
+//! its eraser do it. A crash may come anywhere between.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Verdict;
+use posthaste_core::id::DeliveryId;
+use posthaste_core::time::Timestamp;
+use posthaste_engine::dispatch::{Command, Event, Finished, Send, Ticket};
+use posthaste_store::{Archive, Erase, Whom};
+
+use super::super::history::{Asked, Ms, What};
+use super::super::producer::{TENANT, subject_name};
+use super::{Ahead, World};
+
+/// Between two steps.
+const STEP_EVERY: Ms = 200;
+/// Erasures that take turns.
+const TURNS_MAX: u32 = 8;
+
+impl World<'_> {
+    /// Somebody asks for the erasure of a subject, or of everybody.
+    pub(super) fn erase(&mut self, whom: Option<u64>) {
+        if self.node.is_none() {
+            return;
+        }
+        let asked = self.history.asked.len();
+        let what = What::Erase(whom);
+        self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
+        let (life, wait) = (self.life, self.store_wait());
+        if !self.crashes_here() {
+            self.after(wait, Ahead::Erase(life, asked, whom));
+        }
+    }
+
+    pub(super) fn commit_erase(&mut self, asked: usize, whom: Option<u64>) {
+        let at = Timestamp::from_millis(self.stamped());
+        let Some(node) = &self.node else { return };
+        if self.failing && self.rng.bool() {
+            return; // refused, and never answered
+        }
+        let subject = whom.map_or(Whom::Tenant, |subject| Whom::Subject(subject_name(subject)));
+        let erase = Erase { tenant: TENANT, whom: subject, at };
+        self.disk.lock().erase(node.session, &erase).expect("this node has the session");
+        self.note(6, asked as u64);
+        if !self.crashes_here() {
+            let (life, wait) = (self.life, self.rng.i64(0..4));
+            self.after(wait, Ahead::Erased(life, asked, whom));
+            self.after(STEP_EVERY, Ahead::LookUnderWay(life));
+        }
+    }
+
+    /// The loop is told; with its answer the caller has one.
+    pub(super) fn tell_of_erased(&mut self, asked: usize, whom: Option<u64>) {
+        if self.crashes_here() {
+            return;
+        }
+        let ticket = self.ticket();
+        self.tickets.insert(ticket, asked);
+        self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
+    }
+
+    /// Asks what must not be removed yet, if there is anything to remove.
+    pub(super) fn look_under_way(&mut self) {
+        if !self.disk.lock().unfinished_erasures(1).is_empty() {
+            let ticket = self.ticket();
+            self.step(Event::Asked(ticket, Command::UnderWay));
+        }
+    }
+
+    pub(super) fn erase_step(&mut self, under_way: &[DeliveryId]) {
+        let now = Timestamp::from_millis(self.stamped());
+        let Some(node) = &self.node else { return };
+        let mut disk = self.disk.lock();
+        for erasure in disk.unfinished_erasures(TURNS_MAX) {
+            disk.erase_step(node.session, erasure.number, now, under_way).expect("this node has the session");
+        }
+        let pending = disk.pending() as u64;
+        drop(disk);
+        self.note(7, pending);
+        if !self.crashes_here() {
+            let life = self.life;
+            self.after(STEP_EVERY, Ahead::LookUnderWay(life));
+        }
+    }
+
+    /// What is sent must be carried along, or be in the store; otherwise it was erased, and nothing leaves.
+    pub(super) fn is_erased(&mut self, send: &Send) -> bool {
+        let stored = || self.disk.message(send.start.message).now_or_never();
+        if send.message.is_some() || !matches!(stored(), Some(Ok(None))) {
+            return false;
+        }
+        let delivery = send.start.delivery;
+        let finished = Finished { delivery, verdict: Verdict::of(Cause::Erased), took: Duration::ZERO };
+        let (life, wait) = (self.life, self.rng.i64(1..4));
+        self.after(wait, Ahead::Finished(life, None, finished));
+        true
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+}

@@ -41,6 +41,7 @@ pub use explain::Explained;
 pub use figures::{BreakerScope, Figures};
 pub use flight::Start;
 pub use lane::{LaneSettings, OnDead, Order, Special};
+pub use pauses::PausedBy;
 pub use record::{Record, Recorded};
 pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
@@ -174,6 +175,7 @@ pub struct Queue {
     passed: Passed,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,
+    paused_origins: IdMap<OriginId, Hold>,
     /// Gates that lanes share.
     shared: BTreeMap<SharedGate, Box<Shared>>,
     /// Origins with one failing lane.

@@ -33,13 +33,15 @@ pub enum Field {
     IdempotencyAnswer = 0x0501,
     /// A tenant, an API key or a policy: what it is called and what it says.
     Document = 0x0601,
+    /// What was said of a pause: why, by whom, of which origin.
+    PauseSaid = 0x0701,
     /// The key public ids are made under.
     IdKey = 0x0b01,
 }
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MessageBody,
         Self::MessageCompact,
         Self::MessageHead,
@@ -47,6 +49,7 @@ impl Field {
         Self::EndpointSettings,
         Self::IdempotencyAnswer,
         Self::Document,
+        Self::PauseSaid,
         Self::IdKey,
     ];
 }

@@ -286,7 +286,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
             store.cut(session, cut).await.map(|_| Answer::Done)
         }
         Op::Fact(Fact::Pause(lane)) => {
-            let pause = Pause { scope: PauseScope::Lane(*lane), until: None };
+            let pause = Pause::new(PauseScope::Lane(*lane), None);
             store.pause(session, pause).await.map(|()| Answer::Done)
         }
         Op::Fact(Fact::Endpoint(id)) => {

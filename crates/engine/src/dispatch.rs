@@ -18,6 +18,7 @@ pub mod counts;
 pub mod driver;
 mod erased;
 mod late;
+mod pauses;
 mod rows;
 mod soft;
 mod sweeper;
@@ -45,6 +46,8 @@ pub use call::{Call, Reply};
 use counts::{Counts, Watched};
 use erased::Erased;
 use late::Late;
+pub use pauses::PauseNumber;
+use pauses::Pauses;
 use soft::Remembered;
 pub(crate) use sweeper::EVERYTHING;
 use sweeper::Sweeper;
@@ -108,10 +111,6 @@ pub struct Finished {
     pub took: Duration,
 }
 
-/// Counts the pauses of a scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PauseNumber(u64);
-
 /// Counts departures from the window: a page knows those before it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Departure(u64);
@@ -147,8 +146,7 @@ pub struct Dispatch {
     hurried: IdSet<DeliveryId>,
     failed_calls: Vec<Call>,
     call_again_at: Timestamp,
-    /// The latest pause of each scope: a resume ends those before it was asked for.
-    pauses: BTreeMap<PauseScope, PauseNumber>,
+    pauses: Pauses,
     remembered: Remembered,
     counts: Counts,
     draining: bool,
@@ -178,7 +176,7 @@ impl Dispatch {
             hurried: IdSet::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
-            pauses: BTreeMap::new(),
+            pauses: Pauses::default(),
             remembered: Remembered::default(),
             counts: Counts::default(),
             draining: false,
@@ -354,10 +352,7 @@ impl Dispatch {
             Reply::Remembered => self.remembered.written(),
             Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
             Reply::Resumed(scope, pause, ticket) => {
-                // Somebody may have paused it again since.
-                if self.pause_of(scope) == pause {
-                    self.resume(now, scope);
-                }
+                self.pauses.resume(&mut self.queue, now, scope, pause);
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Reply::Failed(call) => {
@@ -457,7 +452,7 @@ impl Dispatch {
 
     fn record(&mut self, record: Record, attempt: Option<Attempt>) {
         if record.pauses_lane {
-            self.pause(Pause { scope: PauseScope::Lane(record.delivery.lane), until: None });
+            self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }
         self.counts.recorded(&record.delivery.state);
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
@@ -482,27 +477,8 @@ impl Dispatch {
         }
     }
 
-    /// Which pause of this scope is the latest.
-    fn pause_of(&self, scope: PauseScope) -> PauseNumber {
-        self.pauses.get(&scope).copied().unwrap_or(PauseNumber(0))
-    }
-
     fn pause(&mut self, pause: Pause) {
-        self.pauses.entry(pause.scope).or_insert(PauseNumber(0)).0 += 1;
-        let hold = Hold { why: Why::Paused, until: pause.until };
-        match pause.scope {
-            PauseScope::All => self.queue.pause_all(hold),
-            PauseScope::Tenant(tenant) => self.queue.pause_tenant(tenant, hold),
-            PauseScope::Lane(lane) => self.queue.pause_lane(lane, hold),
-        }
-    }
-
-    fn resume(&mut self, now: Timestamp, scope: PauseScope) {
-        match scope {
-            PauseScope::All => self.queue.resume_all(now),
-            PauseScope::Tenant(tenant) => self.queue.resume_tenant(tenant, now),
-            PauseScope::Lane(lane) => self.queue.resume_lane(lane, now),
-        }
+        self.pauses.pause(&mut self.queue, pause);
     }
 }
 

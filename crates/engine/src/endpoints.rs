@@ -17,7 +17,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::{Policy, pattern};
 use posthaste_crypto::public_id::Kind;
 use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
-use posthaste_store::{Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError};
+use posthaste_store::{
+    By, Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError,
+};
 
 use crate::accept::{NewMessage, NotAccepted, Once, Outcome, Promise};
 use crate::clock::Clock;
@@ -126,7 +128,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             status: EndpointStatus::Active,
             ..wished
         };
-        self.check(&endpoint)?;
+        let endpoint = self.checked(endpoint)?;
         let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
@@ -140,7 +142,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
     pub async fn change_endpoint(&self, wished: Endpoint) -> Result<Endpoint, NotMade> {
-        self.check(&wished)?;
+        let wished = self.checked(wished)?;
         let put = self.store.put_endpoint(self.session, wished.clone(), None).await?;
         self.changed(wished, put).await
     }
@@ -181,7 +183,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Ends a pause of an endpoint, and whatever disabled it; one that is gone takes messages again.
-    pub async fn enable_endpoint(&self, endpoint: &Endpoint) -> Result<Endpoint, NotMade> {
+    pub async fn enable_endpoint(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let lane = LaneId::from(endpoint.id);
         if endpoint.status == EndpointStatus::Gone && self.handle.ask(Command::IsEnding(lane)).await? == Answer::Done {
             return Err(NotMade::StillEnding);
@@ -193,7 +195,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let put = self.store.put_endpoint(self.session, enabled.clone(), None).await?;
             enabled = self.changed(enabled, put).await?;
         }
-        self.handle.ask(Command::Resume(PauseScope::Lane(lane))).await?;
+        self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         Ok(enabled)
     }
 
@@ -203,7 +205,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted)).await?;
         self.destinations.forget(endpoint.id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
-            self.handle.ask(Command::Resume(PauseScope::Lane(lane))).await?;
+            self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
         }
         match answer {
             Answer::Ended { ended, in_flight } => Ok((ended, in_flight)),
@@ -264,9 +266,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Whether everything can be done that its owner wishes.
-    fn check(&self, endpoint: &Endpoint) -> Result<(), NotMade> {
-        Target::parse(&endpoint.url, self.destinations.rules())?;
+    /// An endpoint of which everything can be done that its owner wishes. Its host is written the one way it has, so
+    /// that everybody at one origin is known to be.
+    fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
+        endpoint.url = Target::parse(&endpoint.url, self.destinations.rules())?.rewritten(endpoint.url);
         endpoint.event_types.iter().try_for_each(|text| pattern::Pattern::parse(text).map(drop))?;
         Policy::named(&endpoint.policy)?;
         CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
@@ -277,6 +280,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let now = self.clock.now();
             zone::offsets(name, now, now)?;
         }
-        Ok(())
+        Ok(endpoint)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use posthaste_core::Roll;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, Key, MessageId, OriginId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
@@ -16,7 +16,7 @@ use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::manifest::Manifest;
 use posthaste_store::sqlite::backup::{NotCopied, Progress};
-use posthaste_store::{Message, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_store::{By, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,7 @@ use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
 use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
+use crate::target::Origin;
 use crate::tenants::{self, Tenants};
 use crate::upkeep::Upkeep;
 use crate::watch::Watch;
@@ -120,6 +121,8 @@ pub struct View {
     pub shown: Shown,
     /// Why it waits, while it does.
     pub explained: Option<Explained>,
+    /// The pause that holds it, where that is why.
+    pub paused: Option<Arc<Pause>>,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
@@ -279,15 +282,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// What is durable of a delivery, and what only the loop knows of it.
     pub(crate) async fn view(&self, shown: Shown) -> Result<View, Ended> {
         let Delivery { id, lane, state, .. } = shown.delivery;
-        let explained = if state.is_terminal() {
-            None
+        let (explained, paused) = if state.is_terminal() {
+            (None, None)
         } else {
             match self.handle.ask(Command::Explain(id, lane, state)).await? {
-                Answer::Explained(explained) => Some(explained),
-                _ => None,
+                Answer::Explained(explained, paused) => (Some(explained), paused),
+                _ => (None, None),
             }
         };
-        Ok(View { shown, explained })
+        Ok(View { shown, explained, paused })
     }
 
     /// Has a delivery sent now, whatever its schedule says; the gates still hold. `None` when there is no such
@@ -320,10 +323,25 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(())
     }
 
-    /// Ends a pause.
-    pub async fn resume(&self, scope: PauseScope) -> Result<(), NotDone> {
-        self.handle.ask(Command::Resume(scope)).await?;
-        Ok(())
+    /// Ends a pause, by somebody's word; `false` when nothing was paused.
+    pub async fn resume(&self, scope: PauseScope, by: Option<By>) -> Result<bool, NotDone> {
+        Ok(self.handle.ask(Command::Resume(scope, by)).await? == Answer::Done)
+    }
+
+    /// What is paused, the widest scopes first: without the first so many, and so many at most.
+    pub async fn pauses(&self, passed: usize, most: usize) -> Result<Vec<Arc<Pause>>, NotDone> {
+        match self.handle.ask(Command::Pauses(passed, most)).await? {
+            Answer::Pauses(pauses) => Ok(pauses),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The origin that a URL of it, or its own text, names: as it is written, and as lanes know it. Whether anything
+    /// may be sent there is not asked: a rule that has changed since must not keep anybody from holding it.
+    pub fn origin(&self, named: &str) -> Option<(String, OriginId)> {
+        let written = Origin::parse(named)?.to_string();
+        let id = OriginId::of(&written);
+        Some((written, id))
     }
 
     /// Every breaker that is not closed: why, until when, and what opened it; lanes first.

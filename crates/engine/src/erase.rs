@@ -43,7 +43,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.tenants.forget(tenant);
             self.access.forget();
             // There is nothing left that it could hold.
-            self.handle.ask(Command::Resume(PauseScope::Tenant(tenant))).await?;
+            self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), None)).await?;
         }
         // From here on the loop reads before it sends, and finds nothing.
         let in_flight = match self.handle.ask(Command::Erased(tenant, subject)).await? {

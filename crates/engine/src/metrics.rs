@@ -90,7 +90,7 @@ metrics! {
     SWEPT "posthaste_swept" Counter "deliveries behind the window whose end was written down: cut, erased, or over their time to live";
     TRIPS "posthaste_breaker_trips" Counter ["scope"] "breakers that opened";
     OPEN "posthaste_breakers_open" Gauge ["scope"] "breakers that are not closed";
-    PAUSED "posthaste_paused" Gauge ["scope"] "pauses in force: of everything, and of tenants";
+    PAUSED "posthaste_paused" Gauge ["scope"] "pauses in force: of everything, of tenants, and of origins";
     TOKENS_REJECTED "posthaste_retry_tokens_rejected" Counter "retry tokens that were forged or altered: never sent";
     TOKENS_RENEWED "posthaste_retry_tokens_renewed" Counter "retry tokens that were late, and verified once more";
     ILLEGAL "posthaste_illegal_transitions" Counter "moves that no delivery makes, and that were refused: anything but zero is a bug";

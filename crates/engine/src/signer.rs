@@ -108,7 +108,7 @@ mod tests {
 
         async fn grow(&self, rows: u64) {
             for _ in 0..rows {
-                let resumed = self.store.resume(self.signer.session, PauseScope::All).await;
+                let resumed = self.store.resume(self.signer.session, PauseScope::All, None).await;
                 resumed.expect("memory takes it");
             }
         }

@@ -99,6 +99,28 @@ pub struct Origin {
     pub port: u16,
 }
 
+impl Origin {
+    /// The origin of this text, `https://example.com:443` or without its usual port. Whether anything may be sent
+    /// there is another question.
+    pub fn parse(raw: &str) -> Option<Self> {
+        let url = Url::parse(raw).ok()?;
+        let scheme = match url.scheme() {
+            "https" => Scheme::Https,
+            "http" => Scheme::Http,
+            _ => return None,
+        };
+        let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
+        let is_nobodys = url.username().is_empty() && url.password().is_none();
+        let host = match url.host()? {
+            url::Host::Domain(name) => Host::Name(name.strip_suffix('.').unwrap_or(name).to_owned()),
+            url::Host::Ipv4(ip) => Host::Address(IpAddr::V4(ip)),
+            url::Host::Ipv6(ip) => Host::Address(IpAddr::V6(ip)),
+        };
+        let port = url.port().unwrap_or(scheme.default_port());
+        (is_bare && is_nobodys).then_some(Self { scheme, host, port })
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
@@ -169,6 +191,18 @@ impl Target {
     /// What it shares connections by.
     pub fn origin(&self) -> &Origin {
         &self.origin
+    }
+
+    /// The text it was parsed from, with the host as everybody writes it.
+    pub fn rewritten(&self, raw: String) -> String {
+        let host = self.origin.host.to_string();
+        let from = raw.find("://").map_or(0, |at| at + 3);
+        let end = raw[from..].find(['/', '?', '#']).map_or(raw.len(), |at| from + at);
+        let written = text::split_port(&raw[from..end]).0;
+        if written.eq_ignore_ascii_case(&host) {
+            return raw;
+        }
+        format!("{}{host}{}", &raw[..from], &raw[from + written.len()..])
     }
 
     /// The request's `Host` field.
@@ -242,6 +276,37 @@ mod tests {
         assert_eq!(target.origin().to_string(), origin);
         assert_eq!(target.host_field(), host_field);
         assert_eq!(target.path().to_string(), path);
+    }
+
+    #[test]
+    fn an_origin_is_one_however_it_is_written() {
+        for (written, origin) in [
+            ("https://Example.COM", Some("https://example.com:443")),
+            ("https://example.com.:443/", Some("https://example.com:443")),
+            ("http://example.com:8080", Some("http://example.com:8080")),
+            ("https://b\u{fc}cher.example", Some("https://xn--bcher-kva.example:443")),
+            ("https://[2606:4700:4700:0::1111]:8443", Some("https://[2606:4700:4700::1111]:8443")),
+            ("http://127.0.0.1:9", Some("http://127.0.0.1:9")),
+            ("https://example.com/hook", None),
+            ("https://me@example.com", None),
+            ("ftp://example.com", None),
+            ("example.com", None),
+        ] {
+            assert_eq!(Origin::parse(written).map(|origin| origin.to_string()).as_deref(), origin, "{written}");
+        }
+    }
+
+    #[test]
+    fn only_the_host_is_written_anew() {
+        for (raw, expected) in [
+            ("https://Example.COM/A?b", "https://Example.COM/A?b"),
+            ("https://b\u{fc}cher.example.com./\u{fc}?b", "https://xn--bcher-kva.example.com/\u{fc}?b"),
+            ("https://[2606:4700:4700:0::1111]:8443/x", "https://[2606:4700:4700::1111]:8443/x"),
+            ("https://s.example.com.:8443", "https://s.example.com:8443"),
+        ] {
+            let target = Target::parse(raw, &http_too()).expect(raw);
+            assert_eq!(target.rewritten(raw.to_owned()), expected);
+        }
     }
 
     #[test]

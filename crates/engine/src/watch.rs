@@ -119,7 +119,7 @@ impl Seen {
         page.each(&metrics::TRIPS, BreakerScope::ALL.map(|scope| (scope.name(), queue.trips[scope as usize])));
         page.each(&metrics::OPEN, BreakerScope::ALL.map(|scope| (scope.name(), queue.open[scope as usize])));
         let all = u64::from(queue.paused.is_some());
-        page.each(&metrics::PAUSED, [("all", all), ("tenant", queue.paused_tenants)]);
+        page.each(&metrics::PAUSED, [("all", all), ("tenant", queue.paused_tenants), ("origin", queue.paused_origins)]);
     }
 
     fn tell_of_results(&self, page: &mut Page) {

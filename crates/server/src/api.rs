@@ -150,7 +150,7 @@ routes! {
     "/v1/audit" { GET audit::list }
     "/v1/audit/checkpoint" { GET audit::checkpoint }
     "/v1/master-key/rotation" { GET master_key::show, POST master_key::begin }
-    "/v1/pause" { POST switch::pause }
+    "/v1/pause" { GET switch::list, POST switch::pause }
     "/v1/resume" { POST switch::resume }
     "/v1/tenants" { GET tenants::list, POST tenants::make }
     "/v1/tenants/{t}" { GET tenants::show, PATCH tenants::change, DELETE tenants::erase }

@@ -65,6 +65,7 @@ codes! {
     DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
     NameTaken "name_taken" CONFLICT "another one is called so";
+    NotPaused "not_paused" CONFLICT "there is no such pause to end";
     Conflict "conflict" CONFLICT "something else is being done to it";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";

@@ -57,7 +57,7 @@ pub use memory::{Memory, MemoryStore};
 pub use outbox::Outbox;
 pub use register::Register;
 pub use row::{
-    Acceptance, Accepted, Arrival, Attempt, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
+    Acceptance, Accepted, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
     DeadLetterFilter, DeadLetterPage, Details, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX,
     HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX, ListOrder, ListedMessage,
     Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause, PauseScope, Query, Row, Session,

@@ -34,7 +34,7 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row,
+    Acceptance, Accepted, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row,
     Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
@@ -81,7 +81,7 @@ impl Memory {
         Start {
             session: self.session(),
             cuts: self.cuts.values().cloned().collect(),
-            pauses: self.pauses.values().copied().collect(),
+            pauses: self.pauses.values().cloned().collect(),
             spilled: queues.into_iter().collect(),
             breakers: self.breakers.iter().map(|(of, soft)| SoftBreaker { of: *of, soft: *soft }).collect(),
         }
@@ -178,8 +178,8 @@ impl Memory {
         self.remove(id);
         if record.pauses_lane {
             let scope = PauseScope::Lane(record.delivery.lane);
-            self.pauses.insert(scope, Pause { scope, until: None });
-            happened.push(Entry::Paused { scope, until: None });
+            self.pauses.insert(scope, Pause::new(scope, None));
+            happened.push(Entry::Paused { scope, until: None, by: None });
         }
         if record.delivery.state.is_terminal() {
             self.file(&record.delivery);
@@ -273,15 +273,15 @@ impl Memory {
     /// See [`crate::Outbox::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::paused(pause)]);
+        self.note([Entry::paused(&pause)]);
         self.pauses.insert(pause.scope, pause);
         Ok(())
     }
 
     /// See [`crate::Outbox::resume`].
-    pub fn resume(&mut self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+    pub fn resume(&mut self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Resumed { scope }]);
+        self.note([Entry::Resumed { scope, by }]);
         self.pauses.remove(&scope);
         Ok(())
     }

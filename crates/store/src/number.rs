@@ -276,16 +276,18 @@ pub(crate) fn pause_columns(scope: PauseScope) -> (u8, i64) {
         PauseScope::All => (0, 0),
         PauseScope::Tenant(tenant) => (1, key(tenant.0)),
         PauseScope::Lane(lane) => (2, key(lane.0)),
+        // A hash, which needs all of its bits.
+        PauseScope::Origin(origin) => (3, origin.raw().cast_signed()),
     }
 }
 
 /// What is paused, in two columns.
 pub(crate) fn stored_pause_scope(kind: i64, scope: i64) -> Result<PauseScope, StoreError> {
-    let scope = stored_key(scope)?;
     match kind {
         0 => Ok(PauseScope::All),
-        1 => Ok(PauseScope::Tenant(TenantId(scope))),
-        2 => Ok(PauseScope::Lane(LaneId(scope))),
+        1 => Ok(PauseScope::Tenant(TenantId(stored_key(scope)?))),
+        2 => Ok(PauseScope::Lane(LaneId(stored_key(scope)?))),
+        3 => Ok(PauseScope::Origin(OriginId::from_raw(scope.cast_unsigned()))),
         _ => Err(damaged("a pause's kind", kind)),
     }
 }

@@ -11,7 +11,7 @@ use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    Acceptance, Accepted, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
     SweptRows,
 };
 
@@ -88,8 +88,13 @@ pub trait Outbox: Send + Sync + 'static {
     /// Records a pause.
     fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Ends a pause.
-    fn resume(&self, session: Session, scope: PauseScope) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Ends a pause, by somebody's word.
+    fn resume(
+        &self,
+        session: Session,
+        scope: PauseScope,
+        by: Option<By>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Remembers the breakers that are not closed in place of those remembered before: the next
     /// session finds them in its [`Start`], and probes first.

@@ -19,7 +19,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId, WriterId};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId, WriterId};
 use posthaste_core::queue::{LaneSettings, Order, Place, Record, SoftBreaker, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -301,15 +301,39 @@ pub enum PauseScope {
     Tenant(TenantId),
     /// A lane.
     Lane(LaneId),
+    /// Every lane that sends there.
+    Origin(OriginId),
 }
 
 /// A pause in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Of what.
     pub scope: PauseScope,
     /// Until when; `None` until somebody resumes it.
     pub until: Option<Timestamp>,
+    /// The origin as it is written, where one is paused: its id is a hash.
+    pub origin: Option<String>,
+    /// Why, in the words of whoever paused it.
+    pub reason: Option<String>,
+    /// Who paused it, where that is known.
+    pub by: Option<By>,
+}
+
+impl Pause {
+    /// One that nobody has said anything about.
+    pub const fn new(scope: PauseScope, until: Option<Timestamp>) -> Self {
+        Self { scope, until, origin: None, reason: None, by: None }
+    }
+}
+
+/// Who did something: the API key they showed. Its public id is made of both, also when the key is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct By {
+    /// The key's id.
+    pub key: Key,
+    /// When it was made.
+    pub made: Timestamp,
 }
 
 /// A delivery as a reader sees it.

@@ -74,8 +74,8 @@ use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Arrival, KeyHash, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
-    SweptRows,
+    Acceptance, Accepted, Arrival, By, KeyHash, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
+    Sweep, SweptRows,
 };
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
 use accept::Found;
@@ -454,8 +454,8 @@ impl Outbox for Sqlite {
         self.change(session, Change::Pause(pause)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
-        self.change(session, Change::Resume(scope)).await
+    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
+        self.change(session, Change::Resume(scope, by)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

@@ -146,7 +146,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
                     });
                 }
                 ("release", _) => {
-                    let released = producers.handle.ask(Command::Resume(PauseScope::All)).await;
+                    let released = producers.handle.ask(Command::Resume(PauseScope::All, None)).await;
                     released.map_err(|why| CannotRun(why.to_string()))?;
                     say(RELEASED)?;
                 }

@@ -51,16 +51,8 @@ impl Queue {
 
     /// Somebody's word, or the receiver's, that a lane must wait.
     fn word(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
-        if let Some(hold) = self.paused_all.filter(|hold| hold.holds(now)) {
-            return Some(hold);
-        }
-        if !self.paused_tenants.is_empty()
-            && let Some(settings) = &lane.settings
-            && let Some(hold) = self.paused_tenants.get(&settings.tenant).filter(|hold| hold.holds(now))
-        {
-            return Some(*hold);
-        }
-        lane.held(now)
+        let wide = self.wide_pause(lane.settings.as_deref(), now);
+        wide.map(|(_, hold)| hold).or_else(|| lane.held(now))
     }
 
     /// What keeps a lane from sending something of this tier now.

@@ -58,7 +58,7 @@ impl Queue {
         let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
         let hold = match lane {
             Some(lane) => self.holding(lane, now),
-            None => self.paused_all.filter(|hold| hold.holds(now)),
+            None => self.wide_pause(None, now).map(|(_, hold)| hold),
         };
         let strict = lane.is_some_and(Lane::is_strict);
         hold.unwrap_or(Hold { why: if strict { Why::Order } else { Why::Turn }, until: None })

@@ -76,6 +76,8 @@ pub struct Figures {
     pub paused: Option<Hold>,
     /// Tenants that are paused.
     pub paused_tenants: u64,
+    /// Origins that are paused.
+    pub paused_origins: u64,
 }
 
 impl Queue {
@@ -91,6 +93,7 @@ impl Queue {
             trips: self.trips,
             paused: self.paused_all.filter(|hold| hold.holds(now)),
             paused_tenants: self.paused_tenants.values().filter(|hold| hold.holds(now)).count() as u64,
+            paused_origins: self.paused_origins.values().filter(|hold| hold.holds(now)).count() as u64,
             ..Figures::default()
         };
         let mut firsts = BTreeMap::new();

@@ -106,6 +106,7 @@ impl Queue {
                 Timer::Pause => {
                     self.paused_all = self.paused_all.filter(|hold| hold.holds(now));
                     self.paused_tenants.retain(|_, hold| hold.holds(now));
+                    self.paused_origins.retain(|_, hold| hold.holds(now));
                     self.ring_every_lane(now);
                 }
                 Timer::Lane(lane) => {

@@ -1,19 +1,21 @@
 //! What the API asks of the loop. Every change of a delivery goes through its owner, so that the
 //! check before a send is against memory.
 
+use std::sync::Arc;
+
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::hold::Hold;
+use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Page, Pause, PauseScope, Query, Token};
+use posthaste_store::{By, Page, Pause, PauseScope, Query, Token};
 
 use super::call::Call;
 use super::counts::Watched;
 use super::sweeper::EVERYTHING;
-use super::{Departure, Dispatch, Effect};
+use super::{Departure, Dispatch, Effect, pauses};
 
 /// Tells an answer's asker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +30,10 @@ pub enum Command {
     EndLane(LaneId, Key, Cause),
     /// Hold; nothing is sent once it is answered.
     Pause(Pause),
-    /// End a pause.
-    Resume(PauseScope),
+    /// End a pause, by somebody's word.
+    Resume(PauseScope, Option<By>),
+    /// What is paused? So many are passed over, and so many are told at most.
+    Pauses(usize, usize),
     /// What an owner says of a lane has changed: read it again.
     Lane(LaneId),
     /// Is an end of this lane still being carried out?
@@ -68,12 +72,14 @@ pub enum Answer {
         /// May still arrive.
         in_flight: u64,
     },
-    /// Nothing to do: the delivery has ended or was never sent, the breaker is closed.
+    /// Nothing to do: the delivery has ended or was never sent, the breaker is closed, nothing is paused.
     Nothing,
-    /// Why it waits.
-    Explained(Explained),
+    /// Why it waits, and the pause that holds it, where that is why.
+    Explained(Explained, Option<Arc<Pause>>),
     /// Those that are not closed, lanes first.
     Breakers(Vec<BreakerShown>),
+    /// Those in force, in the order of their scopes.
+    Pauses(Vec<Arc<Pause>>),
     /// What holds each lane that was asked for by somebody's word.
     Paused(Vec<Option<Hold>>),
     /// What is in flight, by message: one for each attempt.
@@ -98,12 +104,20 @@ impl Dispatch {
             }
             // In force here before it is durable, so that nothing slips out in between.
             Command::Pause(pause) => {
-                self.pause(pause);
+                self.pause(pause.clone());
                 effects.push(Effect::Store(Call::Pause(pause, ticket)));
             }
             // Durable before it is in force: a crash in between must not send what is paused.
-            Command::Resume(scope) => {
-                effects.push(Effect::Store(Call::Resume(scope, self.pause_of(scope), ticket)));
+            Command::Resume(scope, by) => {
+                // A lane is resumed by whoever enables an endpoint, paused or not.
+                if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
+                    effects.push(Effect::Store(Call::Resume(scope, self.pauses.number(scope), by, ticket)));
+                } else {
+                    effects.push(Effect::Answer(ticket, Answer::Nothing));
+                }
+            }
+            Command::Pauses(passed, most) => {
+                effects.push(Effect::Answer(ticket, Answer::Pauses(self.pauses.list(passed, most, now))));
             }
             // Not by the list of what is to be read: what is being read already may be older.
             Command::Lane(lane) => {
@@ -121,7 +135,10 @@ impl Dispatch {
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
                 let explained = self.explain(now, delivery, lane, state);
-                effects.push(Effect::Answer(ticket, Answer::Explained(explained)));
+                let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
+                let pause = self.queue.paused_by(lane, now).filter(|_| is_paused);
+                let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));
+                effects.push(Effect::Answer(ticket, Answer::Explained(explained, pause.cloned())));
             }
             Command::Hurry(delivery) => {
                 if self.queue.knows(delivery) {

@@ -7,7 +7,7 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
+    By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
 use super::asked::Ticket;
@@ -33,8 +33,8 @@ pub enum Call {
     Uncut(Scope),
     /// Record a pause.
     Pause(Pause, Ticket),
-    /// End a pause, and those before it.
-    Resume(PauseScope, PauseNumber, Ticket),
+    /// End a pause, and those before it, by somebody's word.
+    Resume(PauseScope, PauseNumber, Option<By>, Ticket),
     /// Remember the breakers that are not closed, in place of those remembered before.
     Remember(Vec<SoftBreaker>),
 }
@@ -101,8 +101,8 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Resu
             store.pause(session, pause).await?;
             Reply::Paused(ticket)
         }
-        Call::Resume(scope, pause, ticket) => {
-            store.resume(session, scope).await?;
+        Call::Resume(scope, pause, by, ticket) => {
+            store.resume(session, scope, by).await?;
             Reply::Resumed(scope, pause, ticket)
         }
         Call::Remember(breakers) => {

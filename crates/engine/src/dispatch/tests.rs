@@ -210,14 +210,14 @@ fn finished(delivery: DeliveryId, cause: Cause) -> Event {
     Event::Finished(vec![Finished { delivery, verdict, took: Duration::ZERO }])
 }
 
-const EVERYTHING: Pause = Pause { scope: PauseScope::All, until: None };
+const EVERYTHING: Pause = Pause::new(PauseScope::All, None);
 
 #[test]
 fn a_resume_under_way_does_not_undo_a_later_pause() {
     let mut rig = Rig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
-    rig.ask(2, 2, Command::Resume(PauseScope::All));
+    rig.ask(2, 2, Command::Resume(PauseScope::All, None));
     rig.ask(3, 3, Command::Pause(EVERYTHING));
     rig.every_call(4);
     assert_eq!(rig.answered.last(), Some(&(Ticket(3), Answer::Done)), "the pause is in force");
@@ -233,9 +233,9 @@ fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
     rig.send(10, &lane);
     rig.every_call(1);
     let scope = PauseScope::Lane(lane.lane);
-    rig.ask(2, 1, Command::Pause(Pause { scope, until: None }));
+    rig.ask(2, 1, Command::Pause(Pause::new(scope, None)));
     rig.every_call(2);
-    rig.ask(3, 2, Command::Resume(scope));
+    rig.ask(3, 2, Command::Resume(scope, None));
     let head = rig.sent[0];
     rig.step(4, finished(head, Cause::NotFound));
     rig.every_call(5);
@@ -255,7 +255,7 @@ fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled()
     rig.ask(4, 1, Command::Paused(vec![lane.lane]));
     let hold = Hold { why: Why::EndpointDisabled, until: None };
     assert_eq!(rig.answered.last(), Some(&(Ticket(1), Answer::Paused(vec![Some(hold)]))));
-    rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane)));
+    rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane), None));
     rig.every_call(6);
     assert_eq!(rig.sent.len(), 2);
 }
@@ -312,7 +312,7 @@ fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
     rig.ask(1, 1, Command::EndLane(lane.lane, sweeper::EVERYTHING, Cause::Unsubscribed));
     rig.every_call(2);
     let scope = PauseScope::Lane(lane.lane);
-    rig.ask(3, 2, Command::Pause(Pause { scope, until: None }));
+    rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));
     rig.every_call(3);
     rig.step(4, late);
     for minute in 10..20 {
@@ -320,7 +320,7 @@ fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
         rig.every_call(minute * 60_000);
     }
     assert_eq!(rig.store.lock().open().cuts, [], "the cut is forgotten");
-    rig.step(1_200_000, Event::Replied(Reply::Resumed(scope, rig.dispatch.pause_of(scope), Ticket(3))));
+    rig.step(1_200_000, Event::Replied(Reply::Resumed(scope, rig.dispatch.pauses.number(scope), Ticket(3))));
     assert_eq!(rig.sent, [], "its row has ended");
 }
 

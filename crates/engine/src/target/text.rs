@@ -76,7 +76,7 @@ fn scheme<'a>(raw: &'a str, rules: &TargetRules) -> Result<(Scheme, &'a str), Re
 }
 
 /// Host and port text; a bracketed address keeps its brackets.
-fn split_port(text: &str) -> (&str, &str) {
+pub(super) fn split_port(text: &str) -> (&str, &str) {
     let host_end = match text.rfind(']') {
         Some(bracket) if text.starts_with('[') => bracket + 1,
         _ => text.rfind(':').unwrap_or(text.len()),

@@ -12,7 +12,7 @@ use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::journal::Entry;
-use posthaste_store::{DocumentKind, EndpointStatus, OPERATOR, PauseScope, SecretAct, Store};
+use posthaste_store::{By, DocumentKind, EndpointStatus, OPERATOR, PauseScope, SecretAct, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
@@ -114,11 +114,13 @@ struct Shown {
     message: Option<String>,
     delivery: Option<String>,
     what: Option<String>,
+    /// The key of whoever did it.
+    by: Option<String>,
 }
 
 impl Shown {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, row: u64, at: Timestamp, entry: &Entry) -> Result<Self, Problem> {
-        let About { tenant, endpoint, message, delivery, what } = about(entry);
+        let About { tenant, endpoint, message, delivery, what, by } = about(entry);
         let accepted = match message {
             Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
             None => None,
@@ -139,6 +141,7 @@ impl Shown {
             message: message.and_then(|message| id(Kind::Message, message.0)),
             delivery: delivery.and_then(|delivery| id(Kind::Delivery, delivery.0)),
             what,
+            by: by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
         })
     }
 }
@@ -161,6 +164,7 @@ struct About {
     message: Option<MessageId>,
     delivery: Option<DeliveryId>,
     what: Option<String>,
+    by: Option<By>,
 }
 
 fn about(entry: &Entry) -> About {
@@ -183,11 +187,17 @@ fn about(entry: &Entry) -> About {
             ..About::default()
         },
         Entry::Cut { cause, .. } => About { what: Some(cause.code().to_owned()), ..About::default() },
-        Entry::Paused { scope, .. } | Entry::Resumed { scope } => match scope {
-            PauseScope::All => About { what: Some("everything".to_owned()), ..About::default() },
-            PauseScope::Tenant(tenant) => About { tenant: Some(*tenant), ..About::default() },
-            PauseScope::Lane(to) => About { endpoint: lane(to), ..About::default() },
-        },
+        Entry::Paused { scope, by, .. } | Entry::Resumed { scope, by } => {
+            let about = match scope {
+                PauseScope::All => About { what: Some("everything".to_owned()), ..About::default() },
+                PauseScope::Tenant(tenant) => About { tenant: Some(*tenant), ..About::default() },
+                PauseScope::Lane(to) => About { endpoint: lane(to), ..About::default() },
+                PauseScope::Origin(origin) => {
+                    About { what: Some(format!("origin_{:016x}", origin.raw())), ..About::default() }
+                }
+            };
+            About { by: *by, ..about }
+        }
         Entry::Endpoint { endpoint, tenant, status } => About {
             tenant: Some(*tenant),
             endpoint: Some(*endpoint),

@@ -15,7 +15,7 @@ use posthaste_store::Store;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::{Answer, Api, Named, body, json, no_parameters};
+use super::{Answer, Api, Named, body, json, no_parameters, switch};
 use crate::object::Object;
 use crate::problem::Problem;
 use crate::value;
@@ -40,7 +40,7 @@ pub async fn reset<S: Store, C: Clock>(
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
     let force = fields.get("force", value::truth).unwrap_or(false);
-    fields.get("reason", value::text);
+    switch::reason(&mut fields);
     fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
     for breaker in api.engine.breakers().await? {

@@ -14,7 +14,7 @@ use posthaste_engine::access::{KnownKey, NotAdmitted};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Tenant;
-use posthaste_store::Store;
+use posthaste_store::{By, Store};
 
 use super::Api;
 use super::endpoint_fields::Sight;
@@ -79,6 +79,11 @@ impl<const SCOPE: u8> Caller<SCOPE> {
             Some(key) if key.tenant.is_none() => Sight::Origin,
             _ => Sight::Whole,
         }
+    }
+
+    /// Who it is, for the trail; nobody where the door is open.
+    pub(super) fn by(&self) -> Option<By> {
+        self.key.as_ref().map(|key| By { key: key.id, made: key.at })
     }
 
     /// Whether it runs the server, and is not a tenant.

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, json, no_body, no_parameters};
+use super::{Answer, Api, Named, json, no_body, no_parameters, switch};
 use crate::problem::{Code, Problem};
 use crate::{duration, value};
 
@@ -185,7 +185,7 @@ struct ShownAttempt {
 pub(super) struct Waiting {
     why: &'static str,
     until: Option<String>,
-    detail: &'static str,
+    detail: String,
 }
 
 impl<A> Shown<A> {
@@ -257,7 +257,8 @@ pub(super) fn cause(view: &View) -> Option<&'static str> {
 
 pub(super) fn waiting(view: &View) -> Option<Waiting> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
-    Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail: detail(hold.why) })
+    let detail = view.paused.as_deref().map_or_else(|| detail(hold.why).to_owned(), switch::detail);
+    Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail })
 }
 
 fn detail(why: Why) -> &'static str {
@@ -273,9 +274,7 @@ fn detail(why: Why) -> &'static str {
         Why::Order => "one before it in a strict order has not ended",
         Why::Turn => "others are before it",
         Why::Ack => "it was sent, and its receipt is awaited",
-        Why::Paused => {
-            "it is paused, by somebody or by a dead delivery of a strict order; POST /v1/endpoints/{id}/enable or /v1/resume ends that"
-        }
+        Why::Paused => "it is paused; GET /v1/pause shows by whom",
         Why::EndpointDisabled => "its endpoint is disabled; enable it",
         Why::Credential => "its credential was refused; replace it",
         Why::Store => "our store does not answer",

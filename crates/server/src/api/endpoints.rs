@@ -143,12 +143,13 @@ pub async fn pause<S: Store, C: Clock>(
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
     let until = switch::until(&mut fields, api.engine.now());
-    let reason = fields.get("reason", value::text);
+    let reason = switch::reason(&mut fields);
     fields.finish()?;
     let endpoint = found(&api, caller.sees(), &named).await?;
-    api.engine.pause(Pause { scope: PauseScope::Lane(LaneId::from(endpoint.id)), until }).await?;
+    let scope = PauseScope::Lane(LaneId::from(endpoint.id));
+    api.engine.pause(Pause { reason, by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
-    tracing::info!(endpoint = id, reason = reason.as_deref().unwrap_or("none given"), "paused an endpoint");
+    tracing::info!(endpoint = id, "paused an endpoint");
     Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time) }))
 }
 
@@ -162,13 +163,13 @@ pub async fn enable<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
-    fields.get("reason", value::text);
+    switch::reason(&mut fields);
     fields.finish()?;
     let mut tries = 0;
     loop {
         let endpoint = found(&api, caller.sees(), &named).await?;
         tries += 1;
-        match api.engine.enable_endpoint(&endpoint).await {
+        match api.engine.enable_endpoint(&endpoint, caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
             enabled => {
                 let id = public_id(&api, &enabled?);

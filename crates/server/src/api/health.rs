@@ -12,7 +12,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::metrics::{self, Page};
-use posthaste_store::{Store, StoreState};
+use posthaste_store::{PauseScope, Store, StoreState};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, READ};
@@ -33,6 +33,10 @@ struct Readiness {
     /// Whether nothing is sent, because somebody said so.
     paused: bool,
     paused_until: Option<String>,
+    paused_reason: Option<String>,
+    /// How many are paused by themselves.
+    paused_tenants: u64,
+    paused_origins: u64,
     /// How far behind it is: how long ago the first was due that nothing holds.
     overdue_seconds: u64,
 }
@@ -54,11 +58,16 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
         StoreState::Stopped => return Err(Problem::new(Code::StoreUnavailable, "the store has stopped; restart")),
     }
     let queue = &seen.dispatch.queue;
+    let widest = api.engine.pauses(0, 1).await?.into_iter().next();
+    let all = widest.filter(|pause| pause.scope == PauseScope::All);
     let readiness = Readiness {
         status: "ok",
         store: seen.store.state.name(),
         paused: queue.paused.is_some(),
         paused_until: queue.paused.and_then(|hold| hold.until).map(value::write_time),
+        paused_reason: all.and_then(|pause| pause.reason.clone()),
+        paused_tenants: queue.paused_tenants,
+        paused_origins: queue.paused_origins,
         overdue_seconds: queue.oldest_unheld.map_or(0, |due| seen.now.since(due).as_secs()),
     };
     Ok(json(StatusCode::OK, &readiness))

@@ -1,19 +1,22 @@
-//! The switch for 3 a.m.: hold everything, or a tenant's, and let it go again.
+//! The switch for 3 a.m.: hold everything, a tenant's, or what goes to one origin; see what is held; let it go again.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use http::StatusCode;
+use http::{StatusCode, Uri};
+use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
-use posthaste_store::{Pause, PauseScope, Store};
+use posthaste_engine::engine::Sees;
+use posthaste_store::{ListOrder, Pause, PauseScope, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
+use super::list::{Asked, not_ours, page};
 use super::{Answer, Api, body, json};
 use crate::object::Object;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::value;
 
 /// What can be held.
@@ -26,35 +29,67 @@ enum Scope {
 
 const SCOPES: [(&str, Scope); 3] = [("all", Scope::All), ("tenant", Scope::Tenant), ("origin", Scope::Origin)];
 
+/// The longest reason: it is kept, and shown with everything that waits.
+const REASON_CHARS_MAX: usize = 500;
+
 /// `POST /v1/pause`. Once it answers, nothing is sent.
 pub async fn pause<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     let until = until(&mut fields, api.engine.now());
-    let reason = fields.get("reason", value::text);
-    let (scope, id) = scope(&api, fields).await?;
-    api.engine.pause(Pause { scope, until }).await?;
-    tracing::info!(reason = reason.as_deref().unwrap_or("none given"), id, "paused: nothing of it is sent");
-    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id, paused: true, until: until.map(value::write_time) }))
+    let reason = reason(&mut fields);
+    let spoken = spoken_of(&api, fields).await?;
+    let pause = Pause { origin: spoken.origin, reason, by: caller.by(), ..Pause::new(spoken.scope, until) };
+    api.engine.pause(pause.clone()).await?;
+    tracing::info!(scope = word(pause.scope), id = spoken.id, "paused: nothing of it is sent");
+    let Pause { scope, until, reason, .. } = pause;
+    let until = until.map(value::write_time);
+    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: spoken.id, paused: true, until, reason }))
 }
 
 /// `POST /v1/resume`.
 pub async fn resume<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    fields.get("reason", value::text);
-    let (scope, id) = scope(&api, fields).await?;
-    api.engine.resume(scope).await?;
-    tracing::info!(id, "resumed");
-    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id, paused: false, until: None }))
+    reason(&mut fields);
+    let SpokenOf { scope, id, .. } = spoken_of(&api, fields).await?;
+    let scope_word = word(scope);
+    if !api.engine.resume(scope, caller.by()).await? {
+        let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
+        let detail = format!("{what} is not paused; GET /v1/pause shows what is");
+        return Err(Problem::new(Code::NotPaused, detail));
+    }
+    tracing::info!(scope = scope_word, id, "resumed");
+    Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, paused: false, until: None, reason: None }))
+}
+
+/// `GET /v1/pause`: what is held, the widest first.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+    let asked = Asked::of(&uri, &[])?;
+    if asked.order == ListOrder::OldestFirst {
+        return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));
+    }
+    let list = api.engine.list_id(Sees::All, "pauses");
+    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
+    let passed = asked.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
+    let limit = asked.limit as usize;
+    // One more than is shown: it tells whether there is a next page.
+    let pauses = api.engine.pauses(usize::try_from(passed).unwrap_or(usize::MAX), limit + 1).await?;
+    let mut data = Vec::new();
+    for pause in pauses.iter().take(limit) {
+        data.push(Shown::of(&api, pause).await?);
+    }
+    let more = pauses.len() > limit;
+    let next = more.then(|| api.engine.cursor(list, Timestamp::default(), passed + u64::from(asked.limit))).flatten();
+    Ok(page(&uri, data, next))
 }
 
 /// When a pause ends by itself.
@@ -65,45 +100,127 @@ pub(super) fn until(fields: &mut Object<'_>, now: Timestamp) -> Option<Timestamp
     })
 }
 
+/// Why somebody does this, in their words.
+pub(super) fn reason(fields: &mut Object<'_>) -> Option<String> {
+    fields.get("reason", |raw| {
+        let said = value::text(raw)?;
+        let fits = said.chars().count() <= REASON_CHARS_MAX && !said.contains(char::is_control);
+        if fits { Ok(said) } else { Err(format!("must be one line of at most {REASON_CHARS_MAX} characters")) }
+    })
+}
+
+/// What a pause holds, and how it is ended: the detail of what waits for it.
+pub(super) fn detail(pause: &Pause) -> String {
+    let (what, ended_by) = match &pause.scope {
+        PauseScope::All => ("everything is paused", "POST /v1/resume with the scope all ends that"),
+        PauseScope::Tenant(_) => ("its tenant is paused", "POST /v1/resume with the scope tenant ends that"),
+        PauseScope::Origin(_) => ("where it goes is paused", "POST /v1/resume with the scope origin ends that"),
+        PauseScope::Lane(_) => (
+            "its endpoint is paused, by somebody or by a dead delivery of a strict order",
+            "POST /v1/endpoints/{id}/enable ends that",
+        ),
+    };
+    match &pause.reason {
+        Some(reason) => format!("{what} ({reason}); {ended_by}"),
+        None => format!("{what}; {ended_by}"),
+    }
+}
+
 #[derive(Serialize)]
 struct Switched {
     scope: &'static str,
-    /// The tenant's id, where it is about one.
+    /// The tenant's id or the origin, where it is about one.
     id: Option<String>,
     paused: bool,
     until: Option<String>,
+    reason: Option<String>,
 }
 
-/// What is spoken of, and the id the world knows it by; nothing else may be left in the body.
-async fn scope<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    mut fields: Object<'_>,
-) -> Result<(PauseScope, Option<String>), Problem> {
-    let scope = fields.need("scope", |raw| match value::one_of(raw, &SCOPES)? {
-        Scope::Origin => Err("this version knows \"all\" and \"tenant\"".to_owned()),
-        known => Ok(known),
-    });
+#[derive(Serialize)]
+struct Shown {
+    scope: &'static str,
+    id: Option<String>,
+    until: Option<String>,
+    reason: Option<String>,
+    /// The key it was paused with.
+    by: Option<String>,
+}
+
+impl Shown {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self, Problem> {
+        let id = match pause.scope {
+            PauseScope::All => None,
+            PauseScope::Tenant(tenant) => tenant_id(api, tenant).await?,
+            PauseScope::Origin(_) => pause.origin.clone(),
+            PauseScope::Lane(lane) => {
+                let known = api.engine.endpoint(Sees::All, lane.endpoint()).await?;
+                known.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at))
+            }
+        };
+        Ok(Self {
+            scope: word(pause.scope),
+            id,
+            until: pause.until.map(value::write_time),
+            reason: pause.reason.clone(),
+            by: pause.by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
+        })
+    }
+}
+
+async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
+    let known = api.engine.tenant(tenant).await?;
+    Ok(known.map(|known| api.engine.public_id(Kind::Tenant, known.id.0, known.at)))
+}
+
+/// What a request speaks of, and what the world calls it.
+struct SpokenOf {
+    scope: PauseScope,
+    id: Option<String>,
+    /// As it is written, where it is one.
+    origin: Option<String>,
+}
+
+/// What is spoken of; nothing else may be left in the body.
+async fn spoken_of<S: Store, C: Clock>(api: &Api<S, C>, mut fields: Object<'_>) -> Result<SpokenOf, Problem> {
+    let scope = fields.need("scope", |raw| value::one_of(raw, &SCOPES));
     let id = fields.get("id", value::text);
-    let tenant = match (scope, &id) {
-        (Some(Scope::Tenant), Some(named)) => find_tenant(api, named).await?,
-        _ => None,
-    };
-    match (scope, &id, &tenant) {
-        (Some(Scope::Tenant), None, _) => fields.complain("id", "is needed: which tenant, by id or uid".to_owned()),
-        (Some(Scope::Tenant), Some(_), None) => fields.complain("id", "there is no such tenant".to_owned()),
-        (Some(Scope::All), Some(_), _) => fields.complain("id", "goes with no scope \"all\"; leave it out".to_owned()),
-        _ => {}
+    let mut tenant = None;
+    let mut origin = None;
+    match (scope, &id) {
+        (Some(Scope::Tenant), None) => fields.complain("id", "is needed: which tenant, by id or uid".to_owned()),
+        (Some(Scope::Tenant), Some(named)) => {
+            tenant = find_tenant(api, named).await?;
+            if tenant.is_none() {
+                fields.complain("id", "there is no such tenant".to_owned());
+            }
+        }
+        (Some(Scope::Origin), named) => {
+            origin = named.as_deref().and_then(|named| api.engine.origin(named));
+            if origin.is_none() {
+                fields.complain("id", "must be an origin such as https://example.com:443, without a path".to_owned());
+            }
+        }
+        (Some(Scope::All), Some(_)) => fields.complain("id", "goes with no scope \"all\"; leave it out".to_owned()),
+        (Some(Scope::All) | None, _) => {}
     }
     fields.finish()?;
-    Ok(match tenant {
-        Some(tenant) => {
+    Ok(match (tenant, origin) {
+        (Some(tenant), _) => {
             let id = api.engine.public_id(Kind::Tenant, tenant.id.0, tenant.at);
-            (PauseScope::Tenant(tenant.id), Some(id))
+            SpokenOf { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
         }
-        None => (PauseScope::All, None),
+        (None, Some((written, origin))) => {
+            SpokenOf { scope: PauseScope::Origin(origin), id: Some(written.clone()), origin: Some(written) }
+        }
+        (None, None) => SpokenOf { scope: PauseScope::All, id: None, origin: None },
     })
 }
 
 fn word(scope: PauseScope) -> &'static str {
-    if matches!(scope, PauseScope::Tenant(_)) { "tenant" } else { "all" }
+    match scope {
+        PauseScope::All => "all",
+        PauseScope::Tenant(_) => "tenant",
+        PauseScope::Origin(_) => "origin",
+        PauseScope::Lane(_) => "endpoint",
+    }
 }

@@ -16,6 +16,7 @@ const SHOWN: Shape = Shape::Named(
         null("message", Shape::Text, "while it is kept"),
         null("delivery", Shape::Text, "while its message is kept"),
         null("what", Shape::Text, "in a few words"),
+        null("by", Shape::Text, "the API key of whoever did it, where that is kept"),
     ],
 );
 

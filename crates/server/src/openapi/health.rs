@@ -10,6 +10,9 @@ const READINESS: Shape = Shape::Object(&[
     need("store", Shape::OneOf(&["well", "full", "stopped"]), ""),
     need("paused", Shape::Truth, "whether nothing is sent, because somebody said so"),
     null("paused_until", Shape::Time, ""),
+    null("paused_reason", Shape::Text, "in the words of whoever paused it"),
+    need("paused_tenants", Shape::Whole, "tenants that are paused by themselves"),
+    need("paused_origins", Shape::Whole, "the same of origins"),
     need("overdue_seconds", Shape::Whole, "how long ago the first was due that nothing holds"),
 ]);
 

@@ -68,7 +68,9 @@ async fn a_tenant_can_be_held_by_itself() {
         (r#"{"scope": "tenant"}"#, "/id"),
         (r#"{"scope": "tenant", "id": "nobody"}"#, "/id"),
         (r#"{"scope": "all", "id": "default"}"#, "/id"),
-        (r#"{"scope": "origin", "id": "x"}"#, "/scope"),
+        (r#"{"scope": "origin"}"#, "/id"),
+        (r#"{"scope": "origin", "id": "example.com"}"#, "/id"),
+        (r#"{"scope": "origin", "id": "https://example.com/hook"}"#, "/id"),
     ] {
         assert_eq!(server.post("/v1/pause", body).await.problem(), (400, "invalid_body", pointer), "{body}");
     }

@@ -2,7 +2,9 @@
 
 use std::task::{Context, Waker};
 
-use http::StatusCode;
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use posthaste_server::api::caller::Door;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -34,6 +36,98 @@ async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
 }
 
 #[tokio::test]
+async fn an_origin_is_held_and_everybody_can_see_why() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let origin = format!("http://{}", receiver.local_addr().expect("it listens"));
+    for path in ["one", "two"] {
+        let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{origin}/{path}"}}"#)).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    }
+    let until = "2099-01-01T00:00:00.000Z";
+    let body = format!(
+        r#"{{"scope": "origin", "id": "{}", "until": "{until}", "reason": "they move house"}}"#,
+        origin.to_uppercase().replace("HTTP", "http")
+    );
+    let paused = server.post("/v1/pause", &body).await;
+    let expected = serde_json::json!({
+        "scope": "origin", "id": origin, "paused": true, "until": until, "reason": "they move house"
+    });
+    assert_eq!((paused.status, &paused.body), (StatusCode::OK, &expected));
+
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let shown = server.get(&format!("/v1/messages/{}", message.text("id"))).await;
+    for nth in 0..2 {
+        let waiting = &shown.body["deliveries"][nth]["waiting"];
+        assert_eq!((&waiting["why"], &waiting["until"]), (&"paused".into(), &until.into()), "{}", shown.body);
+        let detail = waiting["detail"].as_str().expect("a text");
+        assert!(detail.contains("they move house") && detail.contains("scope origin"), "{detail}");
+    }
+    let listed = server.get("/v1/pause").await;
+    let expected = serde_json::json!([
+        {"scope": "origin", "id": origin, "until": until, "reason": "they move house", "by": null}
+    ]);
+    assert_eq!(listed.body["data"], expected);
+    assert_eq!(server.get("/readyz").await.body["paused_origins"], 1);
+
+    let resume = format!(r#"{{"scope": "origin", "id": "{origin}"}}"#);
+    assert_eq!(server.post("/v1/resume", &resume).await.body["paused"], false);
+    for _ in 0..2 {
+        answer(&receiver, "204 No Content").await;
+    }
+    assert_eq!(server.get("/v1/pause").await.body["data"], serde_json::json!([]));
+    for body in [resume.as_str(), r#"{"scope": "all"}"#, r#"{"scope": "tenant", "id": "default"}"#] {
+        assert_eq!(server.post("/v1/resume", body).await.problem(), (409, "not_paused", ""), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_paused_is_listed_the_widest_first_with_who_did_it() {
+    let server = Server::behind(Door::Locked).await;
+    let key = server.operator_key().await;
+    let call = async |method: Method, path: &str, body: &str| {
+        let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {key}"));
+        let request = request.header("content-type", "application/json");
+        let named = if path == "/v1/tenants" { request } else { request.header("posthaste-tenant", "default") };
+        server.send(named.body(Full::from(body.to_owned())).expect("a request")).await
+    };
+    assert_eq!(call(Method::POST, "/v1/tenants", r#"{"uid": "default"}"#).await.status, StatusCode::CREATED);
+    let endpoint = call(Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/"}"#).await;
+    let endpoint = endpoint.text("id").to_owned();
+    let path = format!("/v1/endpoints/{endpoint}/pause");
+    for (path, body) in [
+        (path.as_str(), r#"{"reason": "a look"}"#),
+        ("/v1/pause", r#"{"scope": "tenant", "id": "default"}"#),
+        ("/v1/pause", r#"{"scope": "all", "reason": "fire"}"#),
+    ] {
+        assert_eq!(call(Method::POST, path, body).await.status, StatusCode::OK, "{path}");
+    }
+    let mut seen = Vec::new();
+    let mut path = "/v1/pause?limit=2".to_owned();
+    loop {
+        let page = call(Method::GET, &path, "").await;
+        for pause in page.body["data"].as_array().expect("a list") {
+            assert!(pause["by"].as_str().expect("a key").starts_with("key_"), "{pause}");
+            seen.push((pause["scope"].as_str().expect("a word").to_owned(), pause["reason"].clone()));
+        }
+        let Some(next) = page.body["next_cursor"].as_str() else { break };
+        path = format!("/v1/pause?limit=2&cursor={next}");
+    }
+    let expected = [("all", "fire".into()), ("tenant", serde_json::Value::Null), ("endpoint", "a look".into())];
+    assert_eq!(seen, expected.map(|(scope, reason)| (scope.to_owned(), reason)));
+    let ready = call(Method::GET, "/readyz", "").await;
+    assert_eq!((&ready.body["paused_reason"], &ready.body["paused_tenants"]), (&"fire".into(), &1.into()));
+
+    let resumed = call(Method::POST, "/v1/resume", r#"{"scope": "all"}"#).await;
+    assert_eq!(resumed.status, StatusCode::OK, "{}", resumed.body);
+    for kind in ["paused", "resumed"] {
+        let trail = call(Method::GET, &format!("/v1/audit?kind={kind}"), "").await;
+        let by = &trail.body["data"][0]["by"];
+        assert!(by.as_str().is_some_and(|by| by.starts_with("key_")), "{}", trail.body);
+    }
+}
+
+#[tokio::test]
 async fn a_pause_of_nothing_known_is_refused() {
     let server = Server::start().await;
     let cases = [
@@ -41,6 +135,7 @@ async fn a_pause_of_nothing_known_is_refused() {
         (r#"{"scope": "al"}"#, "/scope"),
         (r#"{"scope": "tenant", "id": null}"#, "/id"),
         (r#"{"scope": "all", "until": "2020-01-01T00:00:00Z"}"#, "/until"),
+        (r#"{"scope": "all", "reason": "one\ntwo"}"#, "/reason"),
         (r#"{"scope": "all", "till": "2020-01-01T00:00:00Z"}"#, "/till"),
     ];
     for (body, pointer) in cases {

@@ -295,7 +295,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     Arc::make_mut(&mut theirs.message).tenant = other.tenant;
     let stays = case.put(theirs).await.remove(0);
     for lane in [1, 2] {
-        let pause = Pause { scope: PauseScope::Lane(lane_id(lane)), until: None };
+        let pause = Pause::new(PauseScope::Lane(lane_id(lane)), None);
         case.done("pause", case.store.pause(case.session(), pause).await);
     }
     let erasure = case.erase(Whom::Tenant).await;

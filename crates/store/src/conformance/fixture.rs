@@ -16,7 +16,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Attempt, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
+    Accepted, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
     NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start, Token,
 };
 use crate::{Store, StoreError};
@@ -73,6 +73,11 @@ impl Draft {
 }
 
 /// The `n`th lane of all cases.
+/// Somebody with an API key of this number.
+pub(super) fn somebody(number: u64) -> Option<By> {
+    Some(By { key: Key::from_raw(number), made: NOW })
+}
+
 pub(super) fn lane_id(n: u64) -> LaneId {
     LaneId::from_raw(n)
 }

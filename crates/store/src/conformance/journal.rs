@@ -8,7 +8,7 @@ use posthaste_core::cut::Scope;
 use posthaste_core::id::Key;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id};
+use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id, somebody};
 use crate::journal::{Entry, Head};
 use crate::row::{Accepted, EndpointStatus, Message, Pause, PauseScope, Settled};
 use crate::{JournalRow, Store};
@@ -96,9 +96,10 @@ pub(super) async fn what_takes_no_effect_leaves_no_entry_but_its_attempt<S: Stor
 pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let scope = PauseScope::Lane(lane_id(1));
-    let pause = Pause { scope, until: Some(after(5)) };
+    let (paused_by, resumed_by) = (somebody(1), somebody(2));
+    let pause = Pause { by: paused_by, ..Pause::new(scope, Some(after(5))) };
     case.done("pause", case.store.pause(case.session(), pause).await);
-    case.done("resume", case.store.resume(case.session(), scope).await);
+    case.done("resume", case.store.resume(case.session(), scope, resumed_by).await);
     let gone = Scope::Lane(lane_id(1));
     case.cut(gone, Key::from_raw(99), Cause::EndpointGone, &[]).await;
     case.done("uncut", case.store.uncut(case.session(), gone).await);
@@ -108,8 +109,8 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
         entries(case).await[1..].to_vec(),
         vec![
             Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Active },
-            Entry::Paused { scope, until: Some(after(5)) },
-            Entry::Resumed { scope },
+            Entry::Paused { scope, until: Some(after(5)), by: paused_by },
+            Entry::Resumed { scope, by: resumed_by },
             Entry::Cut { scope: gone, upto: Key::from_raw(99), cause: Cause::EndpointGone, at: after(7) },
             Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone },
             Entry::Uncut { scope: gone },

@@ -1,34 +1,44 @@
 //! Pauses: somebody's word, kept until it is taken back.
 
 use posthaste_core::cause::Cause;
-use posthaste_core::id::TenantId;
+use posthaste_core::id::{OriginId, TenantId};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, NOW, after, lane_id};
+use super::fixture::{Case, Draft, NOW, after, lane_id, somebody};
 use crate::Store;
 use crate::row::{Pause, PauseScope, Settled};
 
 pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
-    let lane = Pause { scope: PauseScope::Lane(lane_id(1)), until: Some(after(5)) };
-    let tenant = Pause { scope: PauseScope::Tenant(TenantId::from_raw(1)), until: None };
-    let all = Pause { scope: PauseScope::All, until: Some(after(6)) };
-    for pause in [lane, all, tenant] {
-        case.done("pause", case.store.pause(case.session(), pause).await);
+    let reason = || Some("the database is on fire".to_owned());
+    let lane = Pause { reason: reason(), ..Pause::new(PauseScope::Lane(lane_id(1)), Some(after(5))) };
+    let tenant = Pause::new(PauseScope::Tenant(TenantId::from_raw(1)), None);
+    let all = Pause { reason: reason(), by: somebody(3), ..Pause::new(PauseScope::All, Some(after(6))) };
+    // Origins are known by hashes, which need all their bits.
+    let origins = [0, 1, u64::MAX].map(|raw| Pause {
+        origin: Some(format!("https://host-{raw}.example:443")),
+        ..Pause::new(PauseScope::Origin(OriginId::from_raw(raw)), None)
+    });
+    let [first, second, last] = &origins;
+    for pause in [last, &lane, first, &all, &tenant, second] {
+        case.done("pause", case.store.pause(case.session(), pause.clone()).await);
     }
     let start = case.reopen().await;
-    case.same("the pauses", start.pauses, vec![all, tenant, lane]);
-    for scope in [all.scope, lane.scope, PauseScope::Lane(lane_id(2))] {
-        case.done("resume", case.store.resume(start.session, scope).await);
+    let expected = [&all, &tenant, &lane, first, second, last].map(Clone::clone).to_vec();
+    case.same("the pauses, and what was said of them", start.pauses, expected);
+    for scope in [all.scope, lane.scope, PauseScope::Lane(lane_id(2)), second.scope, last.scope] {
+        case.done("resume", case.store.resume(start.session, scope, None).await);
     }
-    case.same("what is left", case.reopen().await.pauses, vec![tenant]);
+    case.same("what is left", case.reopen().await.pauses, vec![tenant, first.clone()]);
 }
 
 pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &Case<S>) {
     let scope = PauseScope::Lane(lane_id(1));
-    for until in [None, Some(after(9)), Some(after(4))] {
-        case.done("pause", case.store.pause(case.session(), Pause { scope, until }).await);
+    for until in [None, Some(after(9))] {
+        case.done("pause", case.store.pause(case.session(), Pause::new(scope, until)).await);
     }
-    case.same("the last word", case.reopen().await.pauses, vec![Pause { scope, until: Some(after(4)) }]);
+    let last = Pause { reason: Some("a second thought".to_owned()), ..Pause::new(scope, Some(after(4))) };
+    case.done("pause", case.store.pause(case.session(), last.clone()).await);
+    case.same("the last word", case.reopen().await.pauses, vec![last]);
 }
 
 pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: &Case<S>) {
@@ -38,7 +48,7 @@ pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: 
     settlement.record.pauses_lane = true;
     case.settle_done(settlement).await;
     case.same("its end", case.state(delivery.id).await, dead);
-    let expected = Pause { scope: PauseScope::Lane(lane_id(1)), until: None };
+    let expected = Pause::new(PauseScope::Lane(lane_id(1)), None);
     case.same("its lane", case.reopen().await.pauses, vec![expected]);
 }
 

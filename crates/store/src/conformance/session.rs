@@ -52,8 +52,8 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     let cut = Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new() };
     fenced("cut", store.cut(older, cut).await.map(|_| ()));
     fenced("uncut", store.uncut(older, scope).await);
-    fenced("pause", store.pause(older, Pause { scope: PauseScope::All, until: None }).await);
-    fenced("resume", store.resume(older, PauseScope::All).await);
+    fenced("pause", store.pause(older, Pause::new(PauseScope::All, None)).await);
+    fenced("resume", store.resume(older, PauseScope::All, None).await);
     let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };
     fenced("remember", store.remember(older, vec![breaker]).await);

@@ -17,8 +17,8 @@ use posthaste_crypto::master::MasterKeyId;
 use super::{Hidden, Marks};
 use crate::number;
 use crate::row::{
-    Accepted, Attempt, Document, DocumentKind, Endpoint, EndpointStatus, JobState, Pause, PauseScope, RetentionPhase,
-    SecretAct, Settlement,
+    Accepted, Attempt, By, Document, DocumentKind, Endpoint, EndpointStatus, JobState, Pause, PauseScope,
+    RetentionPhase, SecretAct, Settlement,
 };
 
 /// One thing that happened.
@@ -103,11 +103,15 @@ pub enum Entry {
         scope: PauseScope,
         /// Until when; `None` until it is resumed.
         until: Option<Timestamp>,
+        /// Who.
+        by: Option<By>,
     },
     /// A pause was ended.
     Resumed {
         /// Of what.
         scope: PauseScope,
+        /// Who ended it.
+        by: Option<By>,
     },
     /// An endpoint was made or changed.
     Endpoint {
@@ -275,8 +279,8 @@ impl Entry {
     }
 
     /// A pause in force.
-    pub fn paused(pause: Pause) -> Self {
-        Self::Paused { scope: pause.scope, until: pause.until }
+    pub fn paused(pause: &Pause) -> Self {
+        Self::Paused { scope: pause.scope, until: pause.until, by: pause.by }
     }
 
     /// An endpoint as it is now.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
-use crate::row::{Attempt, EndpointStatus, JobState, PauseScope, RetentionPhase};
+use crate::row::{Attempt, By, EndpointStatus, JobState, PauseScope, RetentionPhase};
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
@@ -44,6 +44,7 @@ fn every_kind() -> Vec<Entry> {
         deliveries: deliveries.iter().map(|(lane, tier)| (LaneId::from_raw(*lane), *tier)).collect(),
     };
     let (delivery, lane) = (DeliveryId::from_raw(8), LaneId::from_raw(3));
+    let somebody = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
     let all = [(1, Tier::Transactional), (u64::MAX >> 1, Tier::Promotional), (3, Tier::Engagement)];
     vec![
         Entry::Opened { session: 1 },
@@ -64,9 +65,10 @@ fn every_kind() -> Vec<Entry> {
             at: at(4),
         },
         Entry::Uncut { scope: Scope::Lane(lane) },
-        Entry::Paused { scope: PauseScope::All, until: None },
-        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)) },
-        Entry::Resumed { scope: PauseScope::Lane(lane) },
+        Entry::Paused { scope: PauseScope::All, until: None, by: None },
+        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), by: somebody },
+        Entry::Resumed { scope: PauseScope::Lane(lane), by: None },
+        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), by: somebody },
         Entry::Endpoint {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),

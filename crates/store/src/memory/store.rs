@@ -12,10 +12,10 @@ use posthaste_crypto::master::MasterKey;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Acceptance, Accepted, Arrival, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document, DocumentKind,
-    Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message, MessageFilter,
-    MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown, Start, Sweep,
-    Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, Arrival, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document,
+    DocumentKind, Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message,
+    MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
+    Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Begun, Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
@@ -106,8 +106,8 @@ impl Outbox for MemoryStore {
         self.lock().pause(session, pause)
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
-        self.lock().resume(session, scope)
+    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
+        self.lock().resume(session, scope, by)
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

@@ -201,7 +201,7 @@ impl Endpoint {
             order: self.order,
             on_dead: self.on_dead,
             max_in_flight: self.max_in_flight,
-            origin: Some(OriginId::of(origin(&self.url))),
+            origin: Some(origin(&self.url)),
             ..LaneSettings::new(self.id.into(), self.tenant, policy)
         };
         match self.rate {
@@ -220,11 +220,16 @@ impl Endpoint {
     }
 }
 
-/// A URL up to its path: scheme, host and port as they were written.
-fn origin(url: &str) -> &str {
+/// A URL up to its path: scheme and host as they were written, and the port that is meant.
+fn origin(url: &str) -> OriginId {
     let host = url.find("://").map_or(0, |at| at + 3);
     let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
-    &url[..end]
+    let has_port = url[host..end].rsplit(']').next().is_some_and(|after| after.contains(':'));
+    if has_port {
+        return OriginId::of(&url[..end]);
+    }
+    let port = if url[..host].eq_ignore_ascii_case("http://") { 80 } else { 443 };
+    OriginId::of(&format!("{}:{port}", &url[..end]))
 }
 
 /// What became of an endpoint that was to be made or changed.
@@ -249,6 +254,24 @@ impl From<Acceptance> for EndpointPut {
             Acceptance::Fresh => Self::Done,
             Acceptance::Replayed(answer) => Self::Replayed(answer),
             Acceptance::KeyReused => Self::KeyReused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_has_the_port_that_is_meant() {
+        for (url, expected) in [
+            ("https://Example.com/hook", "https://example.com:443"),
+            ("https://example.com:443?a:b", "https://example.com:443"),
+            ("HTTP://example.com", "http://example.com:80"),
+            ("http://[::1]/a", "http://[::1]:80"),
+            ("http://[::1]:8080/a", "http://[::1]:8080"),
+        ] {
+            assert_eq!(origin(url), OriginId::of(expected), "{url}");
         }
     }
 }

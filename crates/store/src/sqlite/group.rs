@@ -165,7 +165,7 @@ impl<'c> Group<'c> {
         let doing = request.doing();
         match request {
             Request::Open { start, .. } => {
-                let begun = begin_session(self.conn)?;
+                let begun = begin_session(self.conn, &self.vault)?;
                 self.journal.entries.push(&Entry::Opened { session: begun.session.id });
                 self.session = Some(begun.session);
                 *start = Some(begun);
@@ -259,15 +259,15 @@ impl<'c> Group<'c> {
                 }
             }
             Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
-            Change::Pause(pause) => pause::put(self.conn, *pause)?,
-            Change::Resume(scope) => pause::remove(self.conn, *scope)?,
+            Change::Pause(pause) => pause::put(self.conn, &self.vault, pause)?,
+            Change::Resume(scope, _) => pause::remove(self.conn, *scope)?,
             Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
         }
         Ok(())
     }
 }
 
-fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
+fn begin_session(conn: &Connection, vault: &Vault) -> Result<Start, StoreError> {
     let number: u32 = conn
         .query_row("UPDATE meta SET value = value + 1 WHERE key = 'starts' RETURNING value", [], |row| row.get(0))
         .map_err(failed("count a start"))?;
@@ -278,7 +278,7 @@ fn begin_session(conn: &Connection) -> Result<Start, StoreError> {
     Ok(Start {
         session: Session { id: number.into(), writer, epoch: number.into() },
         cuts: cut::all(conn)?,
-        pauses: pause::all(conn)?,
+        pauses: pause::all(conn, vault)?,
         spilled: page::spilled_queues(conn)?,
         breakers: breaker::all(conn)?,
     })

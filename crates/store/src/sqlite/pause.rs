@@ -1,20 +1,30 @@
-//! Pauses in force: one row each.
+//! Pauses in force: one row each. What somebody said of one is sealed under the store's own key.
 
+use posthaste_core::id::Key;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::spot::{Field, Object, Spot, Whose};
 use rusqlite::Connection;
 
 use super::column::{get, pause_columns, stored_pause_scope};
 use super::failed;
+use super::vault::Vault;
 use crate::StoreError;
-use crate::row::{Pause, PauseScope};
+use crate::journal::pack::{self, Unpack};
+use crate::row::{By, Pause, PauseScope};
 
-pub(super) fn put(conn: &Connection, pause: Pause) -> rusqlite::Result<()> {
+pub(super) fn put(conn: &Connection, vault: &Vault, pause: &Pause) -> rusqlite::Result<()> {
+    write(conn, pause, seal(vault, pause))
+}
+
+/// The same of one that nobody has said anything about.
+pub(super) fn put_bare(conn: &Connection, scope: PauseScope) -> rusqlite::Result<()> {
+    write(conn, &Pause::new(scope, None), None)
+}
+
+fn write(conn: &Connection, pause: &Pause, sealed: Option<Vec<u8>>) -> rusqlite::Result<()> {
     let (kind, scope) = pause_columns(pause.scope);
-    conn.prepare_cached("INSERT OR REPLACE INTO pause (kind, scope, until_ms) VALUES (?1, ?2, ?3)")?.execute((
-        kind,
-        scope,
-        pause.until.map(Timestamp::as_millis),
-    ))?;
+    conn.prepare_cached("INSERT OR REPLACE INTO pause (kind, scope, until_ms, sealed) VALUES (?1, ?2, ?3, ?4)")?
+        .execute((kind, scope, pause.until.map(Timestamp::as_millis), sealed))?;
     Ok(())
 }
 
@@ -24,16 +34,65 @@ pub(super) fn remove(conn: &Connection, scope: PauseScope) -> rusqlite::Result<(
 }
 
 /// Every pause, in the order of what they pause.
-pub(super) fn all(conn: &Connection) -> Result<Vec<Pause>, StoreError> {
+pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreError> {
     let doing = failed("read the pauses");
-    let mut sql = conn.prepare("SELECT kind, scope, until_ms FROM pause ORDER BY kind, scope").map_err(&doing)?;
+    let mut sql = conn.prepare("SELECT kind, scope, until_ms, sealed FROM pause").map_err(&doing)?;
     let mut rows = sql.query([]).map_err(&doing)?;
     let mut pauses = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        pauses.push(Pause {
-            scope: stored_pause_scope(get(row, 0)?, get(row, 1)?)?,
-            until: get::<Option<i64>>(row, 2)?.map(Timestamp::from_millis),
-        });
+        let mut pause = Pause::new(
+            stored_pause_scope(get(row, 0)?, get(row, 1)?)?,
+            get::<Option<i64>>(row, 2)?.map(Timestamp::from_millis),
+        );
+        if let Some(sealed) = get::<Option<Vec<u8>>>(row, 3)?
+            && open(vault, &mut pause, &sealed).is_none()
+        {
+            // It holds all the same: that somebody changed a reason must not send what is paused.
+            tracing::warn!(scope = ?pause.scope, "what was said of a pause is not as it was written; it holds");
+        }
+        pauses.push(pause);
     }
+    pauses.sort_unstable_by_key(|pause| pause.scope);
     Ok(pauses)
+}
+
+fn spot(scope: PauseScope) -> Spot {
+    let (kind, of) = pause_columns(scope);
+    Spot::new(Whose::Store, Field::PauseSaid, Object::Part(kind.into(), of.cast_unsigned()))
+}
+
+fn seal(vault: &Vault, pause: &Pause) -> Option<Vec<u8>> {
+    let Pause { scope, origin, reason, by, .. } = pause;
+    if origin.is_none() && reason.is_none() && by.is_none() {
+        return None;
+    }
+    let mut plain = vec![u8::from(origin.is_some()) | u8::from(reason.is_some()) << 1 | u8::from(by.is_some()) << 2];
+    for text in [origin, reason].into_iter().flatten() {
+        pack::bytes(&mut plain, text.as_bytes());
+    }
+    if let Some(By { key, made }) = by {
+        pack::number(&mut plain, key.raw());
+        pack::time(&mut plain, *made);
+    }
+    Some(vault.own().seal(&spot(*scope), &plain))
+}
+
+/// What was said of a pause; nothing when it does not open.
+fn open(vault: &Vault, pause: &mut Pause, sealed: &[u8]) -> Option<()> {
+    let plain = vault.own().open(&spot(pause.scope), sealed).ok()?;
+    let mut rest = Unpack(plain.get(1..)?);
+    let text = |rest: &mut Unpack<'_>| Some(String::from_utf8_lossy(rest.bytes().ok()?).into_owned());
+    let (has, mut said) = (plain[0], Pause::new(pause.scope, pause.until));
+    if has & 1 != 0 {
+        said.origin = Some(text(&mut rest)?);
+    }
+    if has & 2 != 0 {
+        said.reason = Some(text(&mut rest)?);
+    }
+    if has & 4 != 0 {
+        said.by = Some(By { key: Key::from_raw(rest.number().ok()?), made: rest.time().ok()? });
+    }
+    rest.end().ok()?;
+    *pause = said;
+    Some(())
 }

@@ -17,7 +17,7 @@ use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Accepted, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled, Settlement,
+    Accepted, By, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled, Settlement,
     Start,
 };
 
@@ -102,7 +102,7 @@ pub(super) enum Change {
     Spill(Vec<DeliveryId>),
     Uncut(Scope),
     Pause(Pause),
-    Resume(PauseScope),
+    Resume(PauseScope, Option<By>),
     Remember(Vec<SoftBreaker>),
 }
 
@@ -126,8 +126,8 @@ impl Change {
         match self {
             Self::Spill(_) | Self::Remember(_) => None,
             Self::Uncut(scope) => Some(Entry::Uncut { scope: *scope }),
-            Self::Pause(pause) => Some(Entry::paused(*pause)),
-            Self::Resume(scope) => Some(Entry::Resumed { scope: *scope }),
+            Self::Pause(pause) => Some(Entry::paused(pause)),
+            Self::Resume(scope, by) => Some(Entry::Resumed { scope: *scope, by: *by }),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Request {
                 Change::Spill(_) => "spill deliveries",
                 Change::Uncut(_) => "forget a cut",
                 Change::Pause(_) => "record a pause",
-                Change::Resume(_) => "end a pause",
+                Change::Resume(..) => "end a pause",
                 Change::Remember(_) => "remember breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",

@@ -10,7 +10,7 @@ use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_colu
 use super::dead_letter::Files;
 use super::pause;
 use crate::journal::{Entries, Entry, leaves_entry};
-use crate::row::{Attempt, Pause, PauseScope, Session, Settled, Settlement};
+use crate::row::{Attempt, PauseScope, Session, Settled, Settlement};
 
 /// Keeps how a delivery ended, and the attempt that led to it if one did. What has ended stays as it is:
 /// only somebody else can have put a row of it back.
@@ -81,7 +81,7 @@ impl<'c> Settle<'c> {
             }
             if done && settlement.record.pauses_lane {
                 let scope = PauseScope::Lane(settlement.record.delivery.lane);
-                journal.push(&Entry::Paused { scope, until: None });
+                journal.push(&Entry::Paused { scope, until: None, by: None });
             }
             settled.push(if done { Settled::Done } else { Settled::Stale });
         }
@@ -95,7 +95,7 @@ impl<'c> Settle<'c> {
             None => self.end(record, attempt)?,
         };
         if changed && record.pauses_lane {
-            pause::put(self.conn, Pause { scope: PauseScope::Lane(record.delivery.lane), until: None })?;
+            pause::put_bare(self.conn, PauseScope::Lane(record.delivery.lane))?;
         }
         Ok(changed)
     }

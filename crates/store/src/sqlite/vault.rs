@@ -122,6 +122,11 @@ impl Vault {
         Ok((vault, Own { id_key, store_id: expected(conn, "store_id")? }))
     }
 
+    /// Seals what is nobody's but the store's own.
+    pub(super) fn own(&self) -> Arc<SealingKey> {
+        self.store.sealing()
+    }
+
     /// Hides names that are looked up.
     pub(super) fn lookups(&self) -> &LookupKey {
         &self.lookups

@@ -37,8 +37,8 @@ async fn everything_is_found_again_after_a_restart() {
     let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
     assert_eq!(settled, [Settled::Done]);
     store.spill(session, vec![id(&waiting)]).await.expect("it is spilled");
-    let pause = Pause { scope: PauseScope::Tenant(TenantId::from_raw(9)), until: Some(NOW) };
-    store.pause(session, pause).await.expect("a pause is recorded");
+    let pause = Pause::new(PauseScope::Tenant(TenantId::from_raw(9)), Some(NOW));
+    store.pause(session, pause.clone()).await.expect("a pause is recorded");
     let scope = Scope::Lane(LaneId::from_raw(99));
     let cut = Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
     store.cut(session, cut.clone()).await.expect("a cut is put in force");

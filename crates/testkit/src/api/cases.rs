@@ -70,6 +70,7 @@ pub(super) const CASES: &[Case] = &[
     other("PUT", "/v1/policies/{name}", r#"{"strategy": "fixed", "base": "5s"}"#, 200),
     other("DELETE", "/v1/policies/{name}", "", 204),
     post("/v1/pause", r#"{"scope": "all"}"#, 200),
+    get("/v1/pause"),
     post("/v1/resume", r#"{"scope": "all"}"#, 200),
     get("/v1/audit"),
     get("/v1/audit/checkpoint"),

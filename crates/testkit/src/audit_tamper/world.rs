@@ -121,7 +121,7 @@ async fn one_message(
     let new = accepted.deliveries[0].delivery.clone();
     _ = store.accept(session, vec![accepted]).await?;
     if number % 7 == 0 {
-        store.resume(session, PauseScope::All).await?;
+        store.resume(session, PauseScope::All, None).await?;
     }
     if number % 10 == 9 {
         // Stays pending.

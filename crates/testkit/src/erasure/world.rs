@@ -203,7 +203,7 @@ impl World {
     async fn by_an_engine(&mut self, data: &Path) -> Result<(), CannotRun> {
         let mut node = Node::start(data).await?;
         for (tenant, ids) in TENANTS.iter().zip(self.endpoints) {
-            let held = Pause { scope: PauseScope::Lane(ids[3].into()), until: None };
+            let held = Pause::new(PauseScope::Lane(ids[3].into()), None);
             node.engine.pause(held).await.map_err(|error| CannotRun(format!("{tenant:?}: {error}")))?;
         }
         let count = self.people.0.len();

@@ -101,12 +101,12 @@ impl World {
         running.spawn(driver.run(stop.clone()));
         let mint = Arc::new(Mint::new(session, OTHERS, Place::Ready));
         let world = Self { store, session, lanes, handle, counts, mint, running, stop, _folder: folder };
-        world.ask_of_all(|scope| Command::Pause(Pause { scope, until: None })).await?;
+        world.ask_of_all(|scope| Command::Pause(Pause::new(scope, None))).await?;
         Ok(world)
     }
 
     pub(super) async fn resume(&self) -> Result<(), CannotRun> {
-        self.ask_of_all(Command::Resume).await
+        self.ask_of_all(|scope| Command::Resume(scope, None)).await
     }
 
     /// Asks the same of every seeded lane.

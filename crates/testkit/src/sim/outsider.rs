@@ -47,8 +47,8 @@ pub(super) fn command(what: What) -> Command {
     match what {
         What::Cancel(message) => Command::Cancel(MessageId::from_raw(message)),
         What::EndLane(lane, upto) => Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed),
-        What::Pause(kind, id) => Command::Pause(Pause { scope: scope(kind, id), until: None }),
-        What::Resume(kind, id) => Command::Resume(scope(kind, id)),
+        What::Pause(kind, id) => Command::Pause(Pause::new(scope(kind, id), None)),
+        What::Resume(kind, id) => Command::Resume(scope(kind, id), None),
         What::Receipt(id) => Command::Receipt(DeliveryId::from_raw(id)),
         What::Erase(subject) => Command::Erased(TENANT, subject.map(subject_name)),
     }

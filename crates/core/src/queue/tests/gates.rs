@@ -230,6 +230,42 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
 }
 
 #[test]
+fn a_paused_origin_holds_every_lane_that_sends_there_and_ends_by_itself() {
+    let mut queue = Queue::new(Limits::default());
+    let (there, elsewhere) = (OriginId::of("https://example.com:443"), OriginId::of("https://example.com:8443"));
+    for (lane, origin) in [(1, there), (2, there), (3, elsewhere)] {
+        let lane = LaneId::from_raw(lane);
+        set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
+        admit(&mut queue, &Delivery { lane, ..delivery(lane.raw()) });
+    }
+    let until = at(60);
+    queue.pause_origin(there, Hold { why: Why::Paused, until: Some(until) });
+    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(3), None), "the other origin goes on");
+    let lane = LaneId::from_raw(1);
+    let explained = queue.explain(NOW, DeliveryId::from_raw(1), lane, State::Queued { due: NOW });
+    assert_eq!(explained, Explained::Waits(Hold { why: Why::Paused, until: Some(until) }));
+    assert_eq!(queue.paused_by(lane, NOW), Some(PausedBy::Origin(there)));
+    assert_eq!(queue.figures(NOW).paused_origins, 1);
+    // Whoever moves an endpoint elsewhere has it sent there.
+    set(&mut queue, LaneSettings { origin: Some(elsewhere), version: 1, ..settings(lane, Order::Fifo) });
+    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), None));
+    assert_eq!(send(&mut queue, until), Some(2), "it ends by itself");
+    assert_eq!((queue.paused_by(LaneId::from_raw(2), until), queue.figures(until).paused_origins), (None, 0));
+}
+
+#[test]
+fn a_resumed_origin_is_sent_to_again() {
+    let mut queue = queue(Order::Fifo);
+    let there = OriginId::of("https://example.com:443");
+    set(&mut queue, LaneSettings { origin: Some(there), ..settings(LANE, Order::Fifo) });
+    admit(&mut queue, &delivery(1));
+    queue.pause_origin(there, Hold { why: Why::Paused, until: None });
+    assert_eq!(send(&mut queue, NOW), None);
+    queue.resume_origin(there, at(1));
+    assert_eq!(send(&mut queue, at(1)), Some(1));
+}
+
+#[test]
 fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
     let mut queue = Queue::new(Limits::default());
     let credential = CredentialId::from_raw(9);

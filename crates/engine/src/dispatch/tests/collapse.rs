@@ -28,7 +28,7 @@ fn what_waits_in_the_window_makes_room_for_its_replacement() {
     rig.step(2, arrived);
     let replaced = rig.accept_under(KEY, 100, &fifo(7));
     rig.step(3, replaced);
-    rig.ask(4, 2, Command::Resume(PauseScope::All));
+    rig.ask(4, 2, Command::Resume(PauseScope::All, None));
     rig.every_call(4);
     let old = old(&rig);
     check(&mut rig, old, &[]);
@@ -74,7 +74,7 @@ fn a_page_from_before_does_not_bring_it_back() {
     rig.every_call(1);
     let arrived = rig.accept_under(KEY, 1, &strict);
     rig.step(2, arrived);
-    rig.ask(3, 2, Command::Resume(PauseScope::All));
+    rig.ask(3, 2, Command::Resume(PauseScope::All, None));
     rig.first_call(3);
     let page = rig.calls.pop_front().expect("the head of the queue is asked for");
     let page = perform(&rig.store, rig.session, page).now_or_never().expect("memory answers at once");

@@ -97,12 +97,13 @@ impl Both {
                 self.sweep(Sweep::Roll { after, now: at(now) }, &under_way).await;
             }
             Step::Pause { kind, of, until } => {
-                let pause = Pause { scope: pause_scope(kind, of), until: until.map(at) };
-                ask!(self, pause(self.session, pause));
+                let said = until.map(|until| format!("since {until}"));
+                let pause = Pause { reason: said, ..Pause::new(pause_scope(kind, of), until.map(at)) };
+                ask!(self, pause(self.session, pause.clone()));
             }
             Step::Resume { kind, of } => {
                 let scope = pause_scope(kind, of);
-                ask!(self, resume(self.session, scope));
+                ask!(self, resume(self.session, scope, None));
             }
             Step::Remember(breakers) => ask!(self, remember(self.session, breakers.clone())),
             Step::PutEndpoint { lane, secrets, order, call } => {

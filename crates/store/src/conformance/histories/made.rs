@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::{Compact, Delivery};
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, Shard, TenantId};
 use posthaste_core::queue::{OnDead, Order, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -102,7 +102,8 @@ pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {
     match kind {
         0 => PauseScope::All,
         1 => PauseScope::Tenant(TenantId::from_raw(of)),
-        _ => PauseScope::Lane(LaneId::from_raw(of)),
+        2 => PauseScope::Lane(LaneId::from_raw(of)),
+        _ => PauseScope::Origin(OriginId::from_raw(u64::MAX - of)),
     }
 }
 

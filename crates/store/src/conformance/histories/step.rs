@@ -155,8 +155,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(lane, of, under_way)| Step::SweepCut { lane, of, under_way }),
         1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
             .prop_map(|(after, now, under_way)| Step::Roll { after, now, under_way }),
-        1 => (0_u8..3, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
-        1 => (0_u8..3, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
+        1 => (0_u8..4, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
+        1 => (0_u8..4, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
         1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
         1 => (0..LANES, 0_usize..3, order(), call())
             .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),

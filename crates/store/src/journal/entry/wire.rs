@@ -12,7 +12,7 @@ use super::{Entry, ErasedWhom};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack, damaged};
 use crate::number;
-use crate::row::{Attempt, PauseScope};
+use crate::row::{Attempt, By, PauseScope};
 
 impl Entry {
     pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
@@ -60,16 +60,18 @@ impl Entry {
                 pack::number(bytes, 6);
                 pack_scope(bytes, *scope);
             }
-            Self::Paused { scope, until } => {
+            Self::Paused { scope, until, by } => {
                 pack::number(bytes, 7);
                 pack_pause(bytes, *scope);
+                pack_by(bytes, *by);
                 if let Some(until) = until {
                     pack::time(bytes, *until);
                 }
             }
-            Self::Resumed { scope } => {
+            Self::Resumed { scope, by } => {
                 pack::number(bytes, 8);
                 pack_pause(bytes, *scope);
+                pack_by(bytes, *by);
             }
             Self::Endpoint { endpoint, tenant, status } => {
                 numbers(bytes, &[9, endpoint.raw(), tenant.raw(), number::status_number(*status).into()]);
@@ -143,9 +145,10 @@ impl Entry {
             6 => Self::Uncut { scope: scope(&mut rest)? },
             7 => Self::Paused {
                 scope: pause(&mut rest)?,
+                by: by(&mut rest)?,
                 until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
             },
-            8 => Self::Resumed { scope: pause(&mut rest)? },
+            8 => Self::Resumed { scope: pause(&mut rest)?, by: by(&mut rest)? },
             9 => Self::Endpoint {
                 endpoint: EndpointId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
@@ -282,7 +285,22 @@ fn pack_pause(bytes: &mut Vec<u8>, scope: PauseScope) {
 }
 
 fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
-    number::stored_pause_scope(rest.small()?, rest.small()?)
+    number::stored_pause_scope(rest.small()?, rest.number()?.cast_signed())
+}
+
+fn pack_by(bytes: &mut Vec<u8>, by: Option<By>) {
+    bytes.push(u8::from(by.is_some()));
+    if let Some(By { key, made }) = by {
+        pack::number(bytes, key.raw());
+        pack::time(bytes, made);
+    }
+}
+
+fn by(rest: &mut Unpack<'_>) -> Result<Option<By>, StoreError> {
+    Ok(match rest.number()? {
+        0 => None,
+        _ => Some(By { key: Key::from_raw(rest.number()?), made: rest.time()? }),
+    })
 }
 
 fn id(rest: &mut Unpack<'_>) -> Result<DeliveryId, StoreError> {

@@ -207,7 +207,7 @@ fn prepare(
     let masters = ask(&rotation::checks(&conn)?).map_err(refused)?;
     let tx = conn.transaction().map_err(&doing)?;
     tx.execute("UPDATE meta SET value = value + ?1 WHERE key = 'starts'", [STARTS_LEFT_OUT])
-        .and_then(|_| pause::put(&tx, Pause { scope: PauseScope::All, until: None }))
+        .and_then(|_| pause::put_bare(&tx, PauseScope::All))
         .and_then(|()| tx.execute("INSERT OR REPLACE INTO meta VALUES ('restored_ms', ?1)", [now.as_millis()]))
         .map_err(&doing)?;
     tx.commit().map_err(&doing)?;
@@ -215,10 +215,14 @@ fn prepare(
     Ok(masters)
 }
 
+/// What a restored copy says of its pause.
+const PAUSED_BECAUSE: &str = "restored from a backup: the original may still be sending";
+
 /// Erases again, says in the journal that it is paused, and what it would send.
 async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<WouldSend>, ErasedAgain), NotCopied> {
     let session = store.open().await?.session;
-    store.pause(session, Pause { scope: PauseScope::All, until: None }).await?;
+    let reason = Some(PAUSED_BECAUSE.to_owned());
+    store.pause(session, Pause { reason, ..Pause::new(PauseScope::All, None) }).await?;
     let again = if list.is_empty() { ErasedAgain::default() } else { store.erase_again(session, list, now).await? };
     let ids = IdKey::from_bytes(store.id_key());
     let would_send = store.readers.read(move |conn| would_send(conn, &ids, now)).await?;

@@ -326,9 +326,10 @@ CREATE TABLE spared (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE pause (
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- everything, tenant, lane
-  scope INTEGER NOT NULL,
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 3),    -- everything, tenant, lane, origin
+  scope INTEGER NOT NULL,                    -- of an origin a hash: any of the 64-bit numbers
   until_ms INTEGER,
+  sealed BLOB,                               -- what was said of it, if anything was
   PRIMARY KEY (kind, scope)
 ) STRICT, WITHOUT ROWID;
 

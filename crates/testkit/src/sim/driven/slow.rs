@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{LaneSettings, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
-    StoreError, Sweep, SweptRows,
+    Acceptance, Accepted, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement,
+    Start, StoreError, Sweep, SweptRows,
 };
 use tokio::time::sleep;
 
@@ -93,9 +93,9 @@ impl Outbox for Slow {
         self.slowly(|memory| memory.pause(session, pause)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope) -> Result<(), StoreError> {
+    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         let _in_order = self.0.pauses.lock().await;
-        self.slowly(|memory| memory.resume(session, scope)).await
+        self.slowly(|memory| memory.resume(session, scope, by)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

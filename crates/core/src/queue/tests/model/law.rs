@@ -276,6 +276,7 @@ impl Model {
             queue.rows_to_come == 0
                 && queue.recording.len() == 0
                 && queue.paused_tenants.is_empty()
+                && queue.paused_origins.is_empty()
                 && queue.wake_at().is_none(),
             "{queue:?}"
         );

@@ -6,15 +6,16 @@ use http::Uri;
 use posthaste_channels::custom_headers::CustomHeaders;
 use posthaste_core::classify::Overrides;
 use posthaste_core::fanout::Candidate;
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointTls, SigningSecret, StoreError};
+use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointTls, Register, SigningSecret, StoreError};
 
 use crate::connector::{BadIdentity, Identity, IdentityPem};
+use crate::rules::{AllRules, Rules};
 use crate::target::{Target, TargetRules};
 
 /// An endpoint with everything a send needs, parsed once.
@@ -24,6 +25,8 @@ pub struct Destination {
     pub endpoint: Arc<Endpoint>,
     /// Its lane.
     pub lane: Arc<LaneSettings>,
+    /// What its lane was made by.
+    rules: Arc<Rules>,
     /// Where to; `None` when today's rules refuse the stored URL.
     pub target: Option<Arc<Target>>,
     /// The same as a URL, for the request's own use.
@@ -43,10 +46,10 @@ pub struct Destination {
 impl Destination {
     /// Makes an endpoint ready. What was stored was checked when it was made; what no longer
     /// passes (rules change) is left out here and told as a cause of each attempt.
-    fn ready(endpoint: Arc<Endpoint>, rules: &TargetRules) -> Self {
+    fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules) -> Self {
         let identity = identity(&endpoint.tls);
         // Without what its owner asked for it is not spoken to at all.
-        let target = Target::parse(&endpoint.url, rules).ok().filter(|_| identity.is_ok()).map(Arc::new);
+        let target = Target::parse(&endpoint.url, targets).ok().filter(|_| identity.is_ok()).map(Arc::new);
         let headers =
             CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let mut overrides = Overrides::default();
@@ -56,7 +59,8 @@ impl Destination {
         }
         let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));
         Self {
-            lane: Arc::new(endpoint.lane_settings()),
+            lane: Arc::new(rules.lane(&endpoint)),
+            rules,
             url: target.as_ref().map_or_else(Uri::default, |target| target.url()),
             target,
             secrets: endpoint.secrets.iter().filter_map(secret).collect(),
@@ -66,6 +70,12 @@ impl Destination {
             overrides,
             endpoint,
         }
+    }
+
+    /// Whether it is what would be made of an endpoint and rules now.
+    fn is_of(&self, endpoint: &Arc<Endpoint>, rules: &Arc<Rules>) -> bool {
+        let is_same = Arc::ptr_eq(&self.endpoint, endpoint) || self.endpoint == *endpoint;
+        is_same && Arc::ptr_eq(&self.rules, rules)
     }
 
     /// Whether it still gets messages.
@@ -105,23 +115,34 @@ pub(crate) fn identity(tls: &EndpointTls) -> Result<Option<Arc<Identity>>, BadId
 const KEPT_MAX: usize = 16_384;
 
 /// The endpoints in use. The store says which there are; what was made of them is reused for as
-/// long as the store's record is the same one.
+/// long as the store's record and their tenant's rules are the same ones.
 #[derive(Debug)]
 pub struct Destinations<S> {
     store: Arc<S>,
-    rules: TargetRules,
+    targets: TargetRules,
+    rules: AllRules<S>,
     kept: RwLock<IdMap<EndpointId, Arc<Destination>>>,
 }
 
-impl<S: Directory> Destinations<S> {
+impl<S: Directory + Register> Destinations<S> {
     /// Reads endpoints from this store, under these rules.
-    pub fn new(store: Arc<S>, rules: TargetRules) -> Self {
-        Self { store, rules, kept: RwLock::default() }
+    pub fn new(store: Arc<S>, targets: TargetRules) -> Self {
+        Self { rules: AllRules::new(Arc::clone(&store)), store, targets, kept: RwLock::default() }
     }
 
     /// The rules targets are held to.
-    pub fn rules(&self) -> &TargetRules {
-        &self.rules
+    pub fn targets(&self) -> &TargetRules {
+        &self.targets
+    }
+
+    /// What holds for all of a tenant's.
+    pub(crate) async fn rules_of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
+        self.rules.of(tenant).await
+    }
+
+    /// Forgets what holds for all of a tenant's, or of everybody's: it has changed.
+    pub(crate) fn forget_rules(&self, whose: TenantId) {
+        self.rules.forget(whose);
     }
 
     /// One as it was last seen, without asking the store.
@@ -131,7 +152,17 @@ impl<S: Directory> Destinations<S> {
 
     /// One as it is.
     pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        Ok(self.store.endpoint(id).await?.map(|endpoint| self.ready(endpoint)))
+        let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
+        let rules = self.rules.of(endpoint.tenant).await?;
+        Ok(Some(self.ready(endpoint, &rules)))
+    }
+
+    /// What the loop needs of one, without making ready the rest of it.
+    pub(crate) async fn lane(&self, lane: LaneId) -> Result<Option<Arc<LaneSettings>>, StoreError> {
+        let Some(endpoint) = self.store.endpoint(lane.endpoint()).await? else { return Ok(None) };
+        let rules = self.rules.of(endpoint.tenant).await?;
+        let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
+        Ok(Some(known.map_or_else(|| Arc::new(rules.lane(&endpoint)), |known| Arc::clone(&known.lane))))
     }
 
     /// Those of a tenant that take messages; `None` when it has too many to look at all of them here.
@@ -140,8 +171,9 @@ impl<S: Directory> Destinations<S> {
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
             return Ok(None);
         }
+        let rules = self.rules.of(tenant).await?;
         let taking = endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
-        Ok(Some(taking.map(|endpoint| self.ready(endpoint)).collect()))
+        Ok(Some(taking.map(|endpoint| self.ready(endpoint, &rules)).collect()))
     }
 
     /// Forgets what an endpoint looked like: it has ended or changed.
@@ -151,23 +183,31 @@ impl<S: Directory> Destinations<S> {
 
     /// Forgets a tenant's: it, or somebody it knows, was erased.
     pub fn forget_tenant(&self, tenant: TenantId) {
+        self.rules.forget(tenant);
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, known| known.endpoint.tenant != tenant);
     }
 
-    /// Makes one ready that is not kept: whoever walks all of them must not drive out those in use.
-    pub fn made_ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {
-        let known = self.last_seen(endpoint.id).filter(|known| known.endpoint == endpoint);
-        known.unwrap_or_else(|| Arc::new(Destination::ready(endpoint, &self.rules)))
+    /// Makes some of a tenant's ready that are not kept: whoever walks all of them must not drive out those in use.
+    pub async fn made_ready(
+        &self,
+        tenant: TenantId,
+        endpoints: Vec<Arc<Endpoint>>,
+    ) -> Result<Vec<Arc<Destination>>, StoreError> {
+        let rules = self.rules.of(tenant).await?;
+        let made = endpoints.into_iter().map(|endpoint| {
+            let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
+            known.unwrap_or_else(|| Arc::new(Destination::ready(endpoint, Arc::clone(&rules), &self.targets)))
+        });
+        Ok(made.collect())
     }
 
-    fn ready(&self, endpoint: Arc<Endpoint>) -> Arc<Destination> {
-        let same = |known: &Arc<Destination>| Arc::ptr_eq(&known.endpoint, &endpoint) || known.endpoint == endpoint;
-        if let Some(known) = self.last_seen(endpoint.id).filter(same) {
+    fn ready(&self, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
+        if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
         }
         let id = endpoint.id;
-        let ready = Arc::new(Destination::ready(endpoint, &self.rules));
+        let ready = Arc::new(Destination::ready(endpoint, Arc::clone(rules), &self.targets));
         if ready.endpoint.is_large() {
             return ready;
         }
@@ -187,7 +227,7 @@ mod tests {
     use super::*;
 
     fn ready(endpoint: Endpoint) -> Destination {
-        Destination::ready(Arc::new(endpoint), &TargetRules::default())
+        Destination::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default())
     }
 
     fn bare() -> Endpoint {

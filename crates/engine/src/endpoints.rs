@@ -12,9 +12,9 @@ use posthaste_core::cause::Cause;
 use posthaste_core::classify::{BadOverride, Overrides};
 use posthaste_core::hold::Hold;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::tier::Tier;
-use posthaste_core::{Policy, pattern};
 use posthaste_crypto::public_id::Kind;
 use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
 use posthaste_store::{
@@ -128,7 +128,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             status: EndpointStatus::Active,
             ..wished
         };
-        let endpoint = self.checked(endpoint)?;
+        let endpoint = self.checked(endpoint).await?;
         let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
@@ -142,7 +142,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
     pub async fn change_endpoint(&self, wished: Endpoint) -> Result<Endpoint, NotMade> {
-        let wished = self.checked(wished)?;
+        let wished = self.checked(wished).await?;
         let put = self.store.put_endpoint(self.session, wished.clone(), None).await?;
         self.changed(wished, put).await
     }
@@ -268,10 +268,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// An endpoint of which everything can be done that its owner wishes. Its host is written the one way it has, so
     /// that everybody at one origin is known to be.
-    fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
-        endpoint.url = Target::parse(&endpoint.url, self.destinations.rules())?.rewritten(endpoint.url);
+    async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
+        endpoint.url = Target::parse(&endpoint.url, self.destinations.targets())?.rewritten(endpoint.url);
         endpoint.event_types.iter().try_for_each(|text| pattern::Pattern::parse(text).map(drop))?;
-        Policy::named(&endpoint.policy)?;
+        self.rules(endpoint.tenant).await?.policy(&endpoint.policy)?;
         CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
         let mut overrides = Overrides::default();
         endpoint.status_overrides.iter().try_for_each(|(status, class)| overrides.add(status, class))?;

@@ -31,6 +31,7 @@ use crate::eraser::{Eraser, Wakes};
 use crate::jobs::JobRunner;
 use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
+use crate::outbox::Ruled;
 use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
 use crate::target::Origin;
@@ -150,9 +151,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
             clock.clone(),
             attempt_timeout,
         );
+        let ruled = Ruled { store: Arc::clone(&store), destinations: Arc::clone(&destinations) };
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
-        let (driver, handle) = Driver::new(settings.limits, start, Arc::clone(&store), webhooks, clock.clone(), dice);
+        let (driver, handle) = Driver::new(settings.limits, start, Arc::new(ruled), webhooks, clock.clone(), dice);
         let mint = Mint::of(session.writer);
         let new_job = Arc::new(Notify::new());
         let jobs = JobRunner {

@@ -15,8 +15,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId};
 use posthaste_core::queue::Place;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Archive, Chunk, Directory, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, Message, NewDelivery, Session, Spread,
-    StoreError,
+    Archive, Chunk, Directory, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, Message, NewDelivery, Register,
+    Session, Spread, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ pub(crate) struct JobRunner<S, C> {
     pub(crate) wake: Arc<Notify>,
 }
 
-impl<S: Jobs + Directory + Archive, C: Clock> JobRunner<S, C> {
+impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// Runs until `stop`, or until the store has stopped. A chunk that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         // When each paced job may go on.
@@ -118,8 +118,8 @@ impl<S: Jobs + Directory + Archive, C: Clock> JobRunner<S, C> {
                 audience.map_or_else(|| candidate.wants(event_type), |audience| audience.has(&candidate, event_type));
             to.takes_messages() && is_meant
         };
-        let wanted: Vec<Arc<Destination>> =
-            walked.into_iter().map(|endpoint| self.destinations.made_ready(endpoint)).filter(wants).collect();
+        let wanted = self.destinations.made_ready(job.tenant, walked).await?;
+        let wanted: Vec<Arc<Destination>> = wanted.into_iter().filter(wants).collect();
         let deliveries = match message {
             Some(message) => self.deliveries(fan_out, &message, &wanted),
             None => Vec::new(),

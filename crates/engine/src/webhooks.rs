@@ -18,7 +18,7 @@ use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Archive, Directory, Message, StoreError};
+use posthaste_store::{Archive, Directory, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -53,7 +53,7 @@ pub struct Webhooks<S, C> {
     unsent: Vec<Finished>,
 }
 
-impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
+impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
     /// A transport over this connector, whose results come on `results`.
     pub fn new(
         store: Arc<S>,
@@ -186,7 +186,7 @@ impl<S: Directory + Archive, C: Clock> Webhooks<S, C> {
     }
 }
 
-impl<S: Directory + Archive, C: Clock> Transport for Webhooks<S, C> {
+impl<S: Directory + Register + Archive, C: Clock> Transport for Webhooks<S, C> {
     fn send(&mut self, send: Send, now: Timestamp) {
         match (self.destinations.last_seen(send.start.lane.endpoint()), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),

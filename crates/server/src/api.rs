@@ -146,6 +146,7 @@ routes! {
     "/v1/breakers" { GET breakers::list }
     "/v1/breakers/{id}/reset" { POST breakers::reset }
     "/v1/policies" { GET policies::list }
+    "/v1/policies/{name}" { GET policies::show, PUT policies::put, DELETE policies::delete }
     "/v1/policies/preview" { POST policies::preview }
     "/v1/audit" { GET audit::list }
     "/v1/audit/checkpoint" { GET audit::checkpoint }

@@ -66,6 +66,9 @@ codes! {
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
     NameTaken "name_taken" CONFLICT "another one is called so";
     NotPaused "not_paused" CONFLICT "there is no such pause to end";
+    PresetReadOnly "preset_read_only" CONFLICT "the name is a preset's, which nobody changes";
+    PolicyInUse "policy_in_use" CONFLICT "somebody still goes by the policy";
+    TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as there may be";
     Conflict "conflict" CONFLICT "something else is being done to it";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
@@ -331,7 +334,7 @@ impl From<NotAccepted> for Problem {
 
 /// A write that failed. A store that stopped may have stopped after its commit: then `perhaps` says
 /// what the caller can do. Every other refusal came before one.
-fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
+pub(crate) fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
     match error {
         // Told once by the store: a line for each refusal would only fill the disk further.
         StoreError::Full => tracing::debug!("refused: the disk is full"),

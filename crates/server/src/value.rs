@@ -78,10 +78,13 @@ const NAME_BYTES_MAX: usize = 128;
 /// A name of the caller's own, such as a correlation id.
 pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
-    if is_name(&written) {
-        return Ok(written);
-    }
-    Err(format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes"))
+    checked_name(&written).map(|()| written)
+}
+
+/// Whether a text is one.
+pub(crate) fn checked_name(text: &str) -> Result<(), String> {
+    let form = || format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes");
+    if is_name(text) { Ok(()) } else { Err(form()) }
 }
 
 fn is_name(text: &str) -> bool {

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use posthaste_crypto::random;
 use tokio::time::Instant;
 
@@ -102,6 +102,10 @@ impl Tenant {
         let bearer = ours.bearer();
         let head: &[(&str, &str)] = &[("authorization", &bearer)];
         let endpoint = r#"{"url": "http://127.0.0.1:9999/nobody-listens"}"#;
+        // Under a name of its own: names are what policies are asked for by.
+        let policy = r#"{"strategy": "fixed", "base": "9s"}"#;
+        line.call(Method::PUT, &format!("/v1/policies/{uid}"), head, policy).await?.expect(StatusCode::OK)?;
+        ours.ids.insert("policies", uid.to_owned());
         ours.ids.insert("endpoints", made(line, "/v1/endpoints", head, endpoint).await?);
         let later = routes::later(line, head).await?;
         let waits = format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#);
@@ -133,7 +137,7 @@ impl Tenant {
     /// Everything of this tenant's, as it sees it.
     async fn looks(&self, line: &mut Line) -> io::Result<Vec<String>> {
         let mut seen = Vec::new();
-        for path in ["/v1/endpoints", "/v1/messages", "/v1/deliveries", "/v1/replays"] {
+        for path in ["/v1/endpoints", "/v1/messages", "/v1/deliveries", "/v1/replays", "/v1/policies"] {
             seen.push(self.call(line, Method::GET, path, "").await?.body);
         }
         let message = format!("/v1/messages/{}?content=true", self.ids["messages"]);
@@ -163,10 +167,8 @@ impl Tally {
     async fn ask(&mut self, line: &mut Line, route: &Route, ours: &Tenant, theirs: &Tenant) -> io::Result<()> {
         self.routes += 1;
         let kind = route.path.split('/').nth(2).unwrap_or_default();
-        // Policies go by names that a tenant makes itself: those of others are not there to be named. A breaker
-        // is an endpoint's.
+        // A breaker is an endpoint's.
         let id = match kind {
-            "policies" => Some("theirs"),
             "breakers" => theirs.ids.get("endpoints").map(String::as_str),
             kind => theirs.ids.get(kind).map(String::as_str),
         };

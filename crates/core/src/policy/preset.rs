@@ -18,20 +18,26 @@ pub const DEFAULT_PRESET: &str = PRESETS[0];
 pub struct UnknownPolicy {
     /// What was written.
     pub name: String,
-    /// The preset it comes nearest to.
-    pub nearest: &'static str,
+    /// The policy it comes nearest to.
+    pub nearest: String,
 }
 
 impl UnknownPolicy {
-    /// The error of that name.
+    /// The error of that name, where there are presets alone.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), nearest: nearest(name, PRESETS).unwrap_or(DEFAULT_PRESET) }
+        Self::beside(name, [])
+    }
+
+    /// The error of that name, where there are these policies beside the presets.
+    pub fn beside<'a>(name: &str, stored: impl IntoIterator<Item = &'a str>) -> Self {
+        let known = PRESETS.into_iter().chain(stored);
+        Self { name: name.to_owned(), nearest: nearest(name, known).unwrap_or(DEFAULT_PRESET).to_owned() }
     }
 }
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, nearest, all) = (echo(&self.name), self.nearest, PRESETS.join(", "));
+        let (name, nearest, all) = (echo(&self.name), &self.nearest, PRESETS.join(", "));
         write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
     }
 }
@@ -144,6 +150,7 @@ mod tests {
             "there is no policy \"webhok\"; the nearest is webhook, and the presets are webhook, gethook, web-push, \
              backend, apns, exponential, linear, fixed, standard-webhooks"
         );
+        assert_eq!(UnknownPolicy::beside("paymnts", ["payments", "crm"]).nearest, "payments");
         let long = UnknownPolicy::new(&"é".repeat(1_000_000)).to_string();
         assert!(long.chars().count() < 240, "{long}");
     }

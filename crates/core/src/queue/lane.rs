@@ -48,6 +48,9 @@ pub struct LaneSettings {
     pub tenant: TenantId,
     /// Counts their changes: what comes late from before a change is not taken over.
     pub version: u32,
+    /// Counts the changes of the rules that several lanes share, in this process: policies by name, and what was
+    /// agreed with tenants. The same holds for it.
+    pub rules: u64,
     /// Whether what is for it waits until somebody enables it.
     pub disabled: bool,
     /// In which order.
@@ -84,6 +87,7 @@ impl LaneSettings {
             lane,
             tenant,
             version: 0,
+            rules: 0,
             disabled: false,
             order: Order::Fifo,
             on_dead: OnDead::Skip,
@@ -98,6 +102,12 @@ impl LaneSettings {
     #[must_use]
     pub fn with(self, special: Special) -> Self {
         Self { special: Some(Box::new(special)), ..self }
+    }
+
+    /// Whether others are from before a change that this one knows of. What was read after both kinds of change is
+    /// never refused by this, and each of them has the lane read again.
+    pub(super) fn is_newer(&self, others: &Self) -> bool {
+        self.version > others.version || self.rules > others.rules
     }
 
     /// How fast it may be sent to.

@@ -11,7 +11,7 @@ use super::timer::Timer;
 use super::{Limits, Place, Queue, Stage};
 use crate::delivery::Delivery;
 use crate::hold::Why;
-use crate::id::{DeliveryId, LaneId};
+use crate::id::{DeliveryId, LaneId, TenantId};
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
@@ -85,7 +85,7 @@ impl Queue {
         let index = self.lane(settings.lane);
         let lane = self.lane_mut(index);
         // What an accept brings along may be older than what its owner has said since.
-        let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.version > settings.version;
+        let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.is_newer(settings);
         if lane.settings.as_ref().is_some_and(is_known) {
             return;
         }
@@ -98,6 +98,19 @@ impl Queue {
     /// Whether this lane's settings are known.
     pub fn knows_lane(&self, lane: LaneId) -> bool {
         self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).settings.is_some())
+    }
+
+    /// The lanes of a tenant, or of everybody, and those of which nobody knows yet whose they are.
+    pub fn lanes_of(&self, tenant: Option<TenantId>) -> Vec<LaneId> {
+        let is_meant = |lane: &Lane| {
+            let whose = lane.settings.as_ref().map(|settings| settings.tenant);
+            tenant.is_none() || whose.is_none() || whose == tenant
+        };
+        let mut lanes: Vec<LaneId> = self.lane_index.keys().copied().collect();
+        lanes.retain(|lane| is_meant(self.lane_ref(self.lane_index[lane])));
+        // Not in the order of a map: a seed is a run.
+        lanes.sort_unstable();
+        lanes
     }
 
     /// Forgets a lane that was looked at and has nothing to do.

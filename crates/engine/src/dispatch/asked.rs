@@ -36,6 +36,8 @@ pub enum Command {
     Pauses(usize, usize),
     /// What an owner says of a lane has changed: read it again.
     Lane(LaneId),
+    /// The rules of a tenant's lanes, or of everybody's, have changed: read them again.
+    Rules(Option<TenantId>),
     /// Is an end of this lane still being carried out?
     IsEnding(LaneId),
     /// Which of these lanes are paused?
@@ -93,6 +95,9 @@ pub enum Answer {
 /// Deliveries that are read to be sent at once: somebody who asks for more asks again.
 const HURRIED_MAX: usize = 4_096;
 
+/// Lanes that are read again in one call.
+const LANES_AT_ONCE: usize = 500;
+
 impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
@@ -122,6 +127,11 @@ impl Dispatch {
             // Not by the list of what is to be read: what is being read already may be older.
             Command::Lane(lane) => {
                 effects.push(Effect::Store(Call::Lanes(vec![lane])));
+                effects.push(Effect::Answer(ticket, Answer::Done));
+            }
+            Command::Rules(tenant) => {
+                let lanes = self.queue.lanes_of(tenant);
+                effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(Call::Lanes(some.to_vec()))));
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Paused(lanes) => {

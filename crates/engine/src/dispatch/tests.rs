@@ -270,6 +270,11 @@ fn what_an_accept_brings_along_does_not_undo_what_was_said_since() {
     rig.send(30, &Arc::new(LaneSettings { version: 2, ..settings(7) }));
     rig.every_call(40);
     assert_eq!(rig.sent.len(), 4, "and enabled");
+    // The same where the rules of its tenant have changed.
+    rig.send(50, &Arc::new(LaneSettings { version: 2, rules: 3, disabled: true, ..settings(7) }));
+    rig.send(60, &Arc::new(LaneSettings { version: 2, rules: 2, ..settings(7) }));
+    rig.every_call(70);
+    assert_eq!(rig.sent.len(), 4, "older rules are not taken over");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod connector;
 mod http2;
 mod multiplexer;
 mod network;
+mod policies;
 mod receiver;
 mod ssrf;
 mod tls;

@@ -1,60 +1,161 @@
-//! Retry policies: the presets, and what a policy would do.
+//! Retry policies: the presets, those of tenants and of the operator by name, and what a policy would do.
+//!
+//! Whose a policy is follows from the caller: a tenant's key, or an operator's with `Posthaste-Tenant`, speaks of that
+//! tenant's; an operator's key alone speaks of the operator's, which every tenant may use.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
+use posthaste_core::id::TenantId;
 use posthaste_core::policy::{
-    BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec, UnknownPolicy,
+    BadPolicy, BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec,
 };
 use posthaste_core::tier::Tier;
+use posthaste_engine::clock::Clock;
+use posthaste_engine::policies::{NotPut, StoredPolicy};
+use posthaste_store::{OPERATOR, Store};
 use serde::Serialize;
 
-use super::caller::{Caller, READ};
-use super::{Answer, body, json, no_parameters};
+use super::caller::{Caller, MANAGE, READ};
+use super::{Answer, Api, Named, body, json, no_body, no_parameters, nothing};
 use crate::object::Object;
-use crate::problem::{Code, Complaint, Problem};
+use crate::problem::{Code, Complaint, Complaints, Problem};
 use crate::{duration, value};
 
-/// `GET /v1/policies`: the presets, as somebody would write them.
-pub async fn list(_: Caller<READ>, uri: Uri) -> Answer {
+/// Whose policies somebody speaks of.
+fn whose<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
+    caller.tenant_id().unwrap_or(OPERATOR)
+}
+
+/// `GET /v1/policies`: every policy that an endpoint can name, the presets first.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let shown = PRESETS.iter().filter_map(|name| Some(Shown::of(name, &PolicySpec::preset(name)?))).collect();
-    Ok(json(StatusCode::OK, &List { data: shown, next_cursor: None }))
+    let whose = whose(&caller);
+    let mut stored = api.engine.policies(whose).await?;
+    if whose != OPERATOR {
+        let mut others = api.engine.policies(OPERATOR).await?;
+        others.retain(|other| stored.iter().all(|own| own.name != other.name));
+        stored.extend(others);
+        stored.sort_by(|one, other| one.name.cmp(&other.name));
+    }
+    let presets = PRESETS.iter().filter_map(|name| Some(Shown::preset(name, &PolicySpec::preset(name)?)));
+    let data = presets.chain(stored.iter().map(Shown::stored)).collect();
+    Ok(json(StatusCode::OK, &List { data, next_cursor: None }))
+}
+
+/// `GET /v1/policies/{name}`: what the name stands for.
+pub async fn show<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    Named(name): Named,
+    uri: Uri,
+) -> Answer {
+    no_parameters(&uri)?;
+    if let Some(spec) = PolicySpec::preset(&name) {
+        return Ok(json(StatusCode::OK, &Shown::preset(&name, &spec)));
+    }
+    let whose = whose(&caller);
+    let mut found = api.engine.policy(whose, &name).await?;
+    if found.is_none() && whose != OPERATOR {
+        found = api.engine.policy(OPERATOR, &name).await?;
+    }
+    let found = found.ok_or_else(no_such)?;
+    Ok(json(StatusCode::OK, &Shown::stored(&found)))
+}
+
+/// `PUT /v1/policies/{name}`: makes it, or puts another in its place. What waits goes by it from its next attempt on.
+pub async fn put<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    Named(name): Named,
+    request: Request,
+) -> Answer {
+    value::checked_name(&name).map_err(|detail| Problem::new(Code::InvalidParameter, format!("the name {detail}")))?;
+    let body = body(request).await?;
+    let mut fields = Object::read(&body)?;
+    let spec = spec(&mut fields);
+    fields.finish()?;
+    let put = api.engine.put_policy(whose(&caller), &name, spec).await?;
+    tracing::info!(policy = name, "put a policy");
+    Ok(json(StatusCode::OK, &Shown::stored(&put)))
+}
+
+/// `DELETE /v1/policies/{name}`: one that nobody uses.
+pub async fn delete<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<MANAGE>,
+    Named(name): Named,
+    request: Request,
+) -> Answer {
+    no_body(request).await?;
+    if !api.engine.delete_policy(whose(&caller), &name).await? {
+        return Err(no_such());
+    }
+    tracing::info!(policy = name, "deleted a policy");
+    Ok(nothing())
+}
+
+fn no_such() -> Problem {
+    Problem::new(Code::NotFound, "there is no policy of that name; GET /v1/policies lists them")
+}
+
+impl From<NotPut> for Problem {
+    fn from(error: NotPut) -> Self {
+        match error {
+            NotPut::Preset(_) => Self::new(Code::PresetReadOnly, error.to_string()),
+            NotPut::Bad(bad) => Self::of_body(Code::InvalidBody, complaints("", bad)),
+            NotPut::TooMany => Self::new(Code::TooManyPolicies, error.to_string()),
+            NotPut::InUse(_) => Self::new(Code::PolicyInUse, error.to_string()),
+            NotPut::Stale => Self::new(Code::Conflict, error.to_string()),
+            NotPut::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
+            NotPut::Store(error) => crate::problem::not_written(
+                &error,
+                "it may have been done, nobody can say before the restart; look at GET /v1/policies, or put it again",
+            ),
+        }
+    }
+}
+
+/// What is wrong with a policy, with its place in a body.
+fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
+    let at = |one: BadPolicy| Complaint {
+        pointer: format!("{within}/{}", one.field.replace(['.', '['], "/").replace(']', "")),
+        detail: one.reason,
+    };
+    bad.into_iter().map(at).collect()
 }
 
 /// `POST /v1/policies/preview`.
-pub async fn preview(_: Caller<READ>, request: Request) -> Answer {
+pub async fn preview<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<READ>,
+    request: Request,
+) -> Answer {
     let body = body(request).await?;
+    let rules = api.engine.rules(whose(&caller)).await?;
     let mut fields = Object::read(&body)?;
     let is_name = |raw: &&serde_json::value::RawValue| raw.get().starts_with('"');
     let written = fields.need("policy", Ok);
     let mut inline =
         Object::read_optional(written.filter(|raw| !is_name(raw)).map_or(&[], |raw| raw.get().as_bytes()))?
             .within("/policy");
-    let spec = match written {
-        Some(raw) if is_name(&raw) => named(&mut fields, &value::text(raw).unwrap_or_default()),
-        _ => spec(&mut inline),
+    let policy = match written {
+        Some(raw) if is_name(&raw) => {
+            let known = rules.policy(&value::text(raw).unwrap_or_default());
+            known.map_err(|unknown| fields.complain("policy", unknown.to_string())).ok()
+        }
+        _ => None,
     };
+    let spec = spec(&mut inline);
     fields.absorb(inline);
     let tier = fields.get("tier", value::tier).unwrap_or_default();
     let ttl = fields.get("ttl", value::ttl);
     fields.finish()?;
-    let policy = Policy::build(&spec).map_err(|bad| {
-        let at = |one: posthaste_core::policy::BadPolicy| Complaint {
-            pointer: format!("/policy/{}", one.field.replace(['.', '['], "/").replace(']', "")),
-            detail: one.reason,
-        };
-        Problem::of_body(Code::InvalidBody, bad.into_iter().map(at).collect())
-    })?;
+    let build = || Policy::build(&spec).map_err(|bad| Problem::of_body(Code::InvalidBody, complaints("/policy", bad)));
+    let policy = policy.map_or_else(|| build().map(Arc::new), Ok)?;
     Ok(json(StatusCode::OK, &Previewed::of(&policy.preview(tier, ttl))))
-}
-
-fn named(fields: &mut Object<'_>, name: &str) -> PolicySpec {
-    PolicySpec::preset(name).unwrap_or_else(|| {
-        fields.complain("policy", UnknownPolicy::new(name).to_string());
-        PolicySpec::default()
-    })
 }
 
 fn spec(fields: &mut Object<'_>) -> PolicySpec {
@@ -141,8 +242,10 @@ struct List {
 
 #[derive(Serialize)]
 struct Shown {
-    name: &'static str,
+    name: String,
     preset: bool,
+    owner: Option<&'static str>,
+    created_at: Option<String>,
     strategy: Option<String>,
     base: Option<String>,
     multiplier: Option<f64>,
@@ -185,12 +288,20 @@ struct ShownBreaker {
 }
 
 impl Shown {
-    fn of(name: &'static str, spec: &PolicySpec) -> Self {
+    fn stored(policy: &StoredPolicy) -> Self {
+        let owner = if policy.tenant == OPERATOR { "operator" } else { "tenant" };
+        let created_at = Some(value::write_time(policy.at));
+        Self { preset: false, owner: Some(owner), created_at, ..Self::preset(&policy.name, &policy.spec) }
+    }
+
+    fn preset(name: &str, spec: &PolicySpec) -> Self {
         let write = |duration: Option<Duration>| duration.map(duration::write);
         let tier = |tier: &TierSpec| ShownTier { scale: tier.scale, first: write(tier.first) };
         Self {
-            name,
+            name: name.to_owned(),
             preset: true,
+            owner: None,
+            created_at: None,
             strategy: spec.strategy.clone(),
             base: write(spec.base),
             multiplier: spec.multiplier,

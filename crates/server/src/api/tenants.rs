@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
-use posthaste_core::policy::Policy;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::erase::Erased;
+use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
-use posthaste_store::{FirstAnswer, Store, Whom};
+use posthaste_store::{FirstAnswer, OPERATOR, Store, Whom};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
@@ -34,8 +34,8 @@ pub async fn make<S: Store, C: Clock>(
     _: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
-    let (body, key) = keyed_body(posthaste_store::OPERATOR, request).await?;
-    let (uid, terms) = parse(&body, None, Terms::default())?;
+    let (body, key) = keyed_body(OPERATOR, request).await?;
+    let (uid, terms) = parse(&body, &*api.engine.rules(OPERATOR).await?, None, Terms::default())?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
     Ok(match api.engine.make_tenant(uid, terms, once).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
@@ -86,7 +86,8 @@ pub async fn change<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let before = found(&api, &named).await?;
-    let (uid, terms) = parse(&body, before.uid.clone(), before.terms.clone())?;
+    let rules = api.engine.rules(before.id).await?;
+    let (uid, terms) = parse(&body, &rules, before.uid.clone(), before.terms.clone())?;
     let tenant = Tenant { uid, terms, ..(*before).clone() };
     api.engine.change_tenant(&tenant).await?;
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
@@ -153,7 +154,7 @@ impl Shown {
     }
 }
 
-fn parse(body: &[u8], uid: Option<String>, before: Terms) -> Result<(Option<String>, Terms), Problem> {
+fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Result<(Option<String>, Terms), Problem> {
     let mut fields = Object::read_optional(body)?;
     let uid = fields.get("uid", value::name).or(uid);
     let weight = fields.get("weight", |raw| match value::number(raw)? {
@@ -177,7 +178,7 @@ fn parse(body: &[u8], uid: Option<String>, before: Terms) -> Result<(Option<Stri
     };
     let policy = fields.get("policy", |raw| {
         let name = value::text(raw)?;
-        Policy::named(&name).map(|_| name).map_err(|unknown| unknown.to_string())
+        rules.policy(&name).map(|_| name).map_err(|unknown| unknown.to_string())
     });
     fields.not_built(NOT_BUILT);
     fields.finish()?;

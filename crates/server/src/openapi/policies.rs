@@ -1,7 +1,7 @@
 //! What is said of policies.
 
 use super::shape::{Field, Shape, may, need, null};
-use super::{Operation, answer};
+use super::{Operation, answer, no_answer};
 
 const STRATEGIES: Shape = Shape::OneOf(&["fixed", "linear", "exponential", "list"]);
 const JITTERS: Shape = Shape::OneOf(&["none", "full", "equal", "decorrelated", "spread", "add"]);
@@ -41,6 +41,8 @@ const SHOWN: Shape = Shape::Named(
     &[
         need("name", Shape::Text, ""),
         need("preset", Shape::Truth, "whether it is built in, and cannot be changed"),
+        null("owner", Shape::OneOf(&["operator", "tenant"]), "whose it is; nobody's where it is a preset"),
+        null("created_at", Shape::Time, "when it was first put"),
         null("strategy", Shape::Text, ""),
         null("base", Shape::Duration, ""),
         null("multiplier", Shape::Number, ""),
@@ -86,9 +88,21 @@ const PREVIEWED: Shape = Shape::Named(
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/policies", "Lists retry policies").scope("read").answers(&[answer(
         200,
-        "Every one of them.",
+        "Every one that an endpoint can name: the presets, then yours and the operator's.",
         &Shape::Page(&SHOWN),
     )]),
+    Operation::get("/v1/policies/{name}", "Shows a retry policy").scope("read").answers(&[answer(
+        200,
+        "What the name stands for.",
+        &SHOWN,
+    )]),
+    Operation::new("PUT", "/v1/policies/{name}", "Makes a retry policy, or puts another in its place")
+        .scope("manage")
+        .takes(&WRITTEN)
+        .answers(&[answer(200, "The policy: what waits goes by it from its next attempt on.", &SHOWN)]),
+    Operation::new("DELETE", "/v1/policies/{name}", "Deletes a retry policy that nobody uses")
+        .scope("manage")
+        .answers(&[no_answer(204, "It is gone.")]),
     Operation::post("/v1/policies/preview", "Shows when a policy would try again")
         .scope("read")
         .takes(&PREVIEW)

@@ -308,3 +308,35 @@ async fn an_erased_tenant_is_no_more_and_its_keys_admit_nobody() {
     locked.tenant("acme", "").await;
     locked.server.stop().await.expect("it stops");
 }
+
+#[tokio::test]
+async fn an_operators_policy_is_everybodys_and_a_tenants_own_hides_it_from_that_tenant() {
+    let locked = Locked::start().await;
+    let (_, ann) = locked.tenant("ann", "").await;
+    let (_, bob) = locked.tenant("bob", "").await;
+    let path = "/v1/policies/house";
+    let put = locked.operate(Method::PUT, path, r#"{"delays": ["1s"]}"#).await;
+    assert_eq!((put.status, put.text("owner")), (StatusCode::OK, "operator"), "{}", put.body);
+    // An operator who names a tenant puts that tenant's.
+    let hides = locked.call(&locked.operator, "ann", Method::PUT, path, r#"{"delays": ["2s"]}"#).await;
+    assert_eq!(hides.text("owner"), "tenant");
+    for (key, owner, delay) in [(&ann, "tenant", "2s"), (&bob, "operator", "1s"), (&locked.operator, "operator", "1s")]
+    {
+        let seen = locked.call(key, "", Method::GET, path, "").await;
+        assert_eq!((seen.text("owner"), &seen.body["delays"][0]), (owner, &delay.into()));
+        let list = locked.call(key, "", Method::GET, "/v1/policies", "").await;
+        let named = list.body["data"].as_array().expect("a list").iter().filter(|one| one["name"] == "house");
+        assert_eq!(named.map(|one| &one["owner"]).collect::<Vec<_>>(), [owner], "it is there once");
+    }
+    let not_bobs = locked.call(&bob, "", Method::DELETE, path, "").await;
+    assert_eq!(not_bobs.problem(), (404, "not_found", ""), "the operator's is not a tenant's to delete");
+    let url = r#"{"url": "https://example.com/", "policy": "house"}"#;
+    assert_eq!(locked.call(&bob, "", Method::POST, "/v1/endpoints", url).await.status, StatusCode::CREATED);
+    let in_use = locked.operate(Method::DELETE, path, "").await;
+    assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
+    assert!(in_use.text("detail").contains("of the tenant bob"), "{}", in_use.body);
+    let audit = locked.operate(Method::GET, "/v1/audit", "").await;
+    let about = audit.body["data"].as_array().expect("a list").iter().filter(|one| one["what"] == "a policy");
+    assert_eq!(about.count(), 2, "{}", audit.body);
+    locked.server.stop().await.expect("it stops");
+}

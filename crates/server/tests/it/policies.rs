@@ -1,6 +1,6 @@
-//! Reading and previewing policies.
+//! Putting, reading and previewing policies.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 
 use crate::fixture::Server;
 
@@ -24,8 +24,9 @@ async fn every_preset_previews_by_name_and_as_it_is_listed() {
         assert_eq!(by_name.status, StatusCode::OK, "{name}: {}", by_name.body);
         let mut written = policy.clone();
         let fields = written.as_object_mut().expect("an object");
-        fields.remove("name");
-        fields.remove("preset");
+        for about_it in ["name", "preset", "owner", "created_at"] {
+            fields.remove(about_it);
+        }
         let body = serde_json::json!({"policy": written, "tier": "transactional"});
         assert_eq!(server.post("/v1/policies/preview", &body.to_string()).await.body, by_name.body, "{name}");
     }
@@ -60,4 +61,101 @@ async fn what_is_wrong_with_a_policy_is_told_with_its_place() {
     for (body, code, pointer) in cases {
         assert_eq!(server.post("/v1/policies/preview", body).await.problem(), (400, code, pointer), "{body}");
     }
+}
+
+/// All that a policy may say.
+const FULL: &str = r#"{"strategy": "exponential", "base": "2s", "multiplier": 2.5, "cap": "1m", "step": null,
+    "delays": null, "jitter": {"kind": "spread", "share": 0.1}, "max_attempts": 7, "window": "12h",
+    "retry_after_max": "1h", "tiers": {"transactional": {"scale": 0.5, "first": "500ms"}, "engagement": {"scale": 2.5}},
+    "breaker": {"failure_rate": 0.4, "min_volume": 10, "consecutive": 5, "open_for": "20s"}}"#;
+
+/// Checks that everything that was said is shown.
+fn check_shown(shown: &serde_json::Value, said: &serde_json::Value) {
+    match said.as_object() {
+        None => assert_eq!(shown, said),
+        Some(fields) => fields.iter().for_each(|(name, said)| check_shown(&shown[name], said)),
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_put_shown_listed_used_and_deleted_by_its_name() {
+    let server = Server::start().await;
+    let put = server.call(Method::PUT, "/v1/policies/payments", FULL).await;
+    assert_eq!(put.status, StatusCode::OK, "{}", put.body);
+    let written: serde_json::Value = serde_json::from_str(FULL).expect("JSON");
+    check_shown(&put.body, &written);
+    assert_eq!((put.text("name"), put.text("owner"), &put.body["preset"]), ("payments", "tenant", &false.into()));
+    assert_eq!(server.get("/v1/policies/payments").await.body, put.body);
+    let list = server.get("/v1/policies").await;
+    assert_eq!(list.body["data"].as_array().and_then(|all| all.last()), Some(&put.body));
+    let preview = server.post("/v1/policies/preview", r#"{"policy": "payments"}"#).await;
+    assert_eq!(preview.body["waits"].as_array().map(Vec::len), Some(6), "{}", preview.body);
+
+    let endpoint = server.endpoint(r#", "policy": "payments""#).await;
+    let changed = server.call(Method::PUT, "/v1/policies/payments", r#"{"delays": ["1s"]}"#).await;
+    assert_eq!((changed.status, &changed.body["strategy"]), (StatusCode::OK, &serde_json::Value::Null));
+    assert_eq!(changed.body["created_at"], put.body["created_at"], "it is the same one");
+    let in_use = server.call(Method::DELETE, "/v1/policies/payments", "").await;
+    assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
+    assert!(in_use.text("detail").contains(&endpoint), "{}", in_use.body);
+    let other = server.call(Method::PATCH, &format!("/v1/endpoints/{endpoint}"), r#"{"policy": null}"#).await;
+    assert_eq!(other.text("policy"), "webhook");
+    assert_eq!(server.call(Method::DELETE, "/v1/policies/payments", "").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(server.call(Method::DELETE, "/v1/policies/payments", "").await.problem(), (404, "not_found", ""));
+    assert_eq!(server.get("/v1/policies/payments").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_policys_is_told_with_the_nearest_one_wherever_it_is_named() {
+    let server = Server::start().await;
+    server.call(Method::PUT, "/v1/policies/payments", FULL).await;
+    let endpoint = server.endpoint("").await;
+    for (method, path, body) in [
+        (Method::POST, "/v1/endpoints", r#"{"url": "https://example.com/", "policy": "paymnts"}"#),
+        (Method::PATCH, &format!("/v1/endpoints/{endpoint}"), r#"{"policy": "paymnts"}"#),
+        (Method::PATCH, "/v1/tenants/default", r#"{"policy": "paymnts"}"#),
+        (Method::POST, "/v1/policies/preview", r#"{"policy": "paymnts"}"#),
+    ] {
+        let told = server.call(method, path, body).await;
+        assert_eq!(told.problem(), (400, "invalid_body", "/policy"), "{path}");
+        assert!(told.text("detail").contains("the nearest is payments"), "{}", told.body);
+    }
+    let tenant = server.call(Method::PATCH, "/v1/tenants/default", r#"{"policy": "payments"}"#).await;
+    assert_eq!(tenant.text("policy"), "payments");
+    let made = server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/"}"#).await;
+    assert_eq!(made.text("policy"), "payments");
+}
+
+#[tokio::test]
+async fn presets_and_bad_policies_are_not_put() {
+    let server = Server::start().await;
+    for (method, path, body, told) in [
+        (Method::PUT, "/v1/policies/webhook", "{}", (409, "preset_read_only", "")),
+        (Method::DELETE, "/v1/policies/gethook", "", (409, "preset_read_only", "")),
+        (Method::PUT, "/v1/policies/a%20b", "{}", (400, "invalid_parameter", "")),
+        (Method::PUT, "/v1/policies/mine", r#"{"bas": "1s"}"#, (400, "invalid_body", "/bas")),
+        (
+            Method::PUT,
+            "/v1/policies/mine",
+            r#"{"multiplier": -1, "strategy": "exponential"}"#,
+            (400, "invalid_body", "/multiplier"),
+        ),
+        (Method::PUT, "/v1/policies/mine", r#"{"delays": []}"#, (400, "invalid_body", "/delays")),
+        (Method::PUT, "/v1/policies/preview", "{}", (405, "method_not_allowed", "")),
+    ] {
+        let answer = server.call(method, path, body).await;
+        assert_eq!(answer.problem(), told, "{path} {body}");
+    }
+    assert_eq!(server.get("/v1/policies/webhook").await.body["preset"], true);
+}
+
+#[tokio::test]
+async fn there_are_no_more_policies_than_may_be() {
+    let server = Server::start().await;
+    for n in 0..posthaste_engine::policies::POLICIES_MAX {
+        let put = server.call(Method::PUT, &format!("/v1/policies/p{n}"), "{}").await;
+        assert_eq!(put.status, StatusCode::OK, "{}", put.body);
+    }
+    assert_eq!(server.call(Method::PUT, "/v1/policies/more", "{}").await.problem(), (409, "too_many_policies", ""));
+    assert_eq!(server.call(Method::PUT, "/v1/policies/p7", "{}").await.status, StatusCode::OK, "a change is no more");
 }

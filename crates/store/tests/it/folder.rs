@@ -17,8 +17,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Directory, Endpoint, Message, NewDelivery, Outbox, Pause, PauseScope, Query, Session,
-    Settled, Settlement, SigningSecret, StoreError,
+    Accepted, Archive, Attempt, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
+    Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError,
 };
 
 use super::new_folder;
@@ -42,6 +42,15 @@ async fn everything_is_found_again_after_a_restart() {
     let scope = Scope::Lane(LaneId::from_raw(99));
     let cut = Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
     store.cut(session, cut.clone()).await.expect("a cut is put in force");
+    let policy = Document {
+        kind: DocumentKind::Policy,
+        id: Key::from_raw(40),
+        tenant: TenantId::from_raw(9),
+        name: Some("payments".to_owned()),
+        at: NOW,
+        body: Bytes::from_static(b"what it says"),
+    };
+    assert_eq!(store.file(session, policy.clone(), None).await.expect("a policy is filed"), Filed::Done);
     drop(store);
 
     let store = open(folder.path());
@@ -54,6 +63,8 @@ async fn everything_is_found_again_after_a_restart() {
     assert_eq!(start.spilled, [(LaneId::from_raw(5), Tier::Promotional)]);
     let found = store.endpoint(EndpointId::from_raw(5)).await.expect("a read");
     assert_eq!(found.as_deref(), Some(&endpoint(5)));
+    let found = store.document_named(policy.kind, policy.tenant, "payments".to_owned()).await.expect("a read");
+    assert_eq!(found, Some(policy));
     assert_eq!(store.message(waiting.message.id).await.expect("a read"), Some(waiting.message.clone()));
     let row = store.page(Query::One(id(&waiting)), 1, NOW).await.expect("a read").rows.remove(0);
     assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), Place::Spilled));

@@ -66,6 +66,7 @@ pub(super) const CASES: &[Case] = &[
     get("/v1/replays/{id}"),
     get("/v1/policies"),
     post("/v1/policies/preview", r#"{"policy": "webhook"}"#, 200),
+    post("/v1/policies/preview", r#"{"policy": "ours"}"#, 200),
     get("/v1/policies/{name}"),
     other("PUT", "/v1/policies/{name}", r#"{"strategy": "fixed", "base": "5s"}"#, 200),
     other("DELETE", "/v1/policies/{name}", "", 204),

@@ -1,0 +1,83 @@
+//! The store as the dispatch loop sees it: its own, but for the settings of lanes, which go by the rules of their
+//! tenants too.
+
+use std::sync::Arc;
+
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::time::Timestamp;
+use posthaste_store::{
+    Acceptance, Accepted, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session, Settled,
+    Settlement, Start, StoreError, Sweep, SweptRows,
+};
+
+use crate::destination::Destinations;
+
+/// A store whose lanes go by rules.
+#[derive(Debug)]
+pub(crate) struct Ruled<S> {
+    pub(crate) store: Arc<S>,
+    pub(crate) destinations: Arc<Destinations<S>>,
+}
+
+impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
+    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        // Reads whatever is not in memory at once: what follows finds it there.
+        let mut found = self.store.lanes(lanes).await?;
+        for settings in &mut found {
+            if let Some(ruled) = self.destinations.lane(settings.lane).await? {
+                *settings = ruled;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn open(&self) -> Result<Start, StoreError> {
+        self.store.open().await
+    }
+
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+        self.store.accept(session, messages).await
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        self.store.arrivals().await
+    }
+
+    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        self.store.settle(session, settlements).await
+    }
+
+    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
+        self.store.spill(session, deliveries).await
+    }
+
+    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<Page, StoreError> {
+        self.store.page(query, limit, now).await
+    }
+
+    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+        self.store.cut(session, cut).await
+    }
+
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        self.store.sweep(session, sweep, under_way).await
+    }
+
+    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
+        self.store.uncut(session, scope).await
+    }
+
+    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+        self.store.pause(session, pause).await
+    }
+
+    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
+        self.store.resume(session, scope, by).await
+    }
+
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.store.remember(session, breakers).await
+    }
+}

@@ -350,7 +350,7 @@ impl Dispatch {
             }
             Reply::Uncut => {}
             Reply::Remembered => self.remembered.written(),
-            Reply::Paused(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
+            Reply::Paused(ticket) | Reply::Reset(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
             Reply::Resumed(scope, pause, ticket) => {
                 self.pauses.resume(&mut self.queue, now, scope, pause);
                 effects.push(Effect::Answer(ticket, Answer::Done));

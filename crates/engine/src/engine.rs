@@ -354,9 +354,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Resets a breaker; `false` when it is closed.
-    pub async fn reset_breaker(&self, of: BreakerOf, how: Reset) -> Result<bool, NotDone> {
-        Ok(self.handle.ask(Command::Reset(of, how)).await? == Answer::Done)
+    /// Resets a breaker, by somebody's word; `false` when it is closed.
+    pub async fn reset_breaker(&self, of: BreakerOf, how: Reset, by: Option<By>) -> Result<bool, NotDone> {
+        Ok(self.handle.ask(Command::Reset(of, how, by)).await? == Answer::Done)
     }
 
     /// Begins to rotate the master key; what is sealed stays readable all the time. One that is under way is

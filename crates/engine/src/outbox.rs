@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Acceptance, Accepted, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session, Settled,
@@ -75,6 +75,10 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
 
     async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         self.store.resume(session, scope, by).await
+    }
+
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+        self.store.reset(session, of, how, by).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

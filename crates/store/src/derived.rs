@@ -99,6 +99,7 @@ impl Derived {
             | Entry::Cut { .. }
             | Entry::Uncut { .. }
             | Entry::Paused { .. }
+            | Entry::Reset { .. }
             | Entry::Resumed { .. }
             | Entry::Endpoint { .. }
             | Entry::Job { .. }

@@ -26,7 +26,7 @@ use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, WriterId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, SoftBreaker, Span};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, Reset, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -283,6 +283,13 @@ impl Memory {
         self.guard(session)?;
         self.note([Entry::Resumed { scope, by }]);
         self.pauses.remove(&scope);
+        Ok(())
+    }
+
+    /// See [`crate::Outbox::reset`].
+    pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.note([Entry::Reset { of, how, by }]);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
@@ -93,6 +93,15 @@ pub trait Outbox: Send + Sync + 'static {
         &self,
         session: Session,
         scope: PauseScope,
+        by: Option<By>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Says in the journal that somebody reset a breaker: what holds and what does not is in its owner's memory.
+    fn reset(
+        &self,
+        session: Session,
+        of: BreakerOf,
+        how: Reset,
         by: Option<By>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 

@@ -64,7 +64,7 @@ use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId, TenantId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
@@ -456,6 +456,10 @@ impl Outbox for Sqlite {
 
     async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         self.change(session, Change::Resume(scope, by)).await
+    }
+
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+        self.change(session, Change::Reset(of, how, by)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

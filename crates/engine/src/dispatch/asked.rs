@@ -52,8 +52,9 @@ pub enum Command {
     Breakers,
     /// Take over what was agreed with a tenant.
     Tenant(TenantSettings),
-    /// Reset a breaker: in force at once, and as durable as breakers are.
-    Reset(BreakerOf, Reset),
+    /// Reset a breaker, by somebody's word: in force at once, as durable as breakers are, and in the journal once it is
+    /// answered.
+    Reset(BreakerOf, Reset, Option<By>),
     /// A tenant, or a subject of it, was erased: nothing that rides in memory is sent to or about it.
     Erased(TenantId, Option<String>),
     /// Which deliveries are being sent or recorded?
@@ -163,10 +164,11 @@ impl Dispatch {
                 self.queue.set_tenant(now, settings);
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
-            Command::Reset(of, how) => {
-                let answer = if self.reset(now, of, how) { Answer::Done } else { Answer::Nothing };
-                effects.push(Effect::Answer(ticket, answer));
-            }
+            Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
+                Effect::Store(Call::Reset(of, how, by, ticket))
+            } else {
+                Effect::Answer(ticket, Answer::Nothing)
+            }),
             Command::Erased(tenant, subject) => {
                 let in_flight = self.drop_erased(now, tenant, subject);
                 effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{LaneSettings, Shed, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, Shed, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
@@ -35,6 +35,8 @@ pub enum Call {
     Pause(Pause, Ticket),
     /// End a pause, and those before it, by somebody's word.
     Resume(PauseScope, PauseNumber, Option<By>, Ticket),
+    /// Say in the journal that somebody reset a breaker.
+    Reset(BreakerOf, Reset, Option<By>, Ticket),
     /// Remember the breakers that are not closed, in place of those remembered before.
     Remember(Vec<SoftBreaker>),
 }
@@ -69,6 +71,8 @@ pub enum Reply {
     Paused(Ticket),
     /// The pause is over, and those before it.
     Resumed(PauseScope, PauseNumber, Ticket),
+    /// The journal has it.
+    Reset(Ticket),
     /// The breakers are remembered.
     Remembered,
     /// The store could not: the call is made again.
@@ -104,6 +108,10 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Resu
         Call::Resume(scope, pause, by, ticket) => {
             store.resume(session, scope, by).await?;
             Reply::Resumed(scope, pause, ticket)
+        }
+        Call::Reset(of, how, by, ticket) => {
+            store.reset(session, of, how, by).await?;
+            Reply::Reset(ticket)
         }
         Call::Remember(breakers) => {
             store.remember(session, breakers).await?;

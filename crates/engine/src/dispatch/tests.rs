@@ -515,7 +515,7 @@ fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
     };
     rig.ask(1, 1, Command::Breakers);
     assert_eq!(shown(&rig), []);
-    rig.ask(1, 2, Command::Reset(of, Reset::Force));
+    rig.ask(1, 2, Command::Reset(of, Reset::Force, None));
     assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::Nothing)), "it is closed");
 
     rig.break_lane(10, 10, &lane);
@@ -530,11 +530,12 @@ fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
     };
     assert_eq!((since, opened), (at(10), Some(Opened::InARow(10))));
 
-    rig.ask(13, 4, Command::Reset(of, Reset::Probe));
-    assert_eq!(rig.answered.last(), Some(&(Ticket(4), Answer::Done)));
+    rig.ask(13, 4, Command::Reset(of, Reset::Probe, None));
+    assert_eq!(rig.answered.last().map(|(ticket, _)| *ticket), Some(Ticket(3)), "the journal has it first");
     rig.every_call(13);
+    assert_eq!(rig.answered.last(), Some(&(Ticket(4), Answer::Done)));
     assert_eq!(rig.sent.len(), before + 1, "a probe goes before the end of the hold, alone");
-    rig.ask(14, 5, Command::Reset(of, Reset::Force));
+    rig.ask(14, 5, Command::Reset(of, Reset::Force, None));
     assert_eq!(rig.dispatch.standing(at(14), lane.lane), Standing::Closed);
     rig.ask(15, 6, Command::Breakers);
     assert_eq!(shown(&rig), []);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{StatusCode, Uri};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State as Life;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
@@ -25,7 +26,7 @@ use crate::value;
 const ROWS_MAX: u32 = 500;
 
 /// What is told of, by name.
-const KINDS: [&str; 20] = [
+const KINDS: [&str; 21] = [
     "opened",
     "accepted",
     "attempted",
@@ -35,6 +36,7 @@ const KINDS: [&str; 20] = [
     "uncut",
     "paused",
     "resumed",
+    "breaker_reset",
     "endpoint",
     "secret",
     "spread",
@@ -198,6 +200,15 @@ fn about(entry: &Entry) -> About {
             };
             About { by: *by, ..about }
         }
+        Entry::Reset { of, how, by } => About {
+            endpoint: match of {
+                BreakerOf::Lane(to) => lane(to),
+                BreakerOf::Shared(_) => None,
+            },
+            what: Some(reset(*of, *how)),
+            by: *by,
+            ..About::default()
+        },
         Entry::Endpoint { endpoint, tenant, status } => About {
             tenant: Some(*tenant),
             endpoint: Some(*endpoint),
@@ -244,6 +255,18 @@ fn about(entry: &Entry) -> About {
     }
 }
 
+/// Which breaker, where it is not an endpoint's, and how it was reset.
+fn reset(of: BreakerOf, how: Reset) -> String {
+    let how = match how {
+        Reset::Probe => "a probe goes first",
+        Reset::Force => "closed at once",
+    };
+    match of {
+        BreakerOf::Lane(_) => how.to_owned(),
+        BreakerOf::Shared(gate) => format!("{}: {how}", super::breakers::shared_id(gate)),
+    }
+}
+
 fn end(state: &Life) -> String {
     let name = state.phase().name();
     match state {
@@ -263,6 +286,7 @@ fn name(entry: &Entry) -> &'static str {
         Entry::Uncut { .. } => "uncut",
         Entry::Paused { .. } => "paused",
         Entry::Resumed { .. } => "resumed",
+        Entry::Reset { .. } => "breaker_reset",
         Entry::Endpoint { .. } => "endpoint",
         Entry::Secret { .. } => "secret",
         Entry::Spread { .. } => "spread",

@@ -33,7 +33,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Call
 /// `POST /v1/breakers/{id}/reset`: a probe goes first; `{"force": true}` closes it at once.
 pub async fn reset<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     Named(named): Named,
     request: Request,
 ) -> Answer {
@@ -44,7 +44,7 @@ pub async fn reset<S: Store, C: Clock>(
     fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
     for breaker in api.engine.breakers().await? {
-        if id(&api, breaker.of).await? == named && api.engine.reset_breaker(breaker.of, how).await? {
+        if id(&api, breaker.of).await? == named && api.engine.reset_breaker(breaker.of, how, caller.by()).await? {
             tracing::info!(breaker = named, force, "reset a breaker");
             return Ok(json(StatusCode::OK, &Done { id: named, closed: force }));
         }
@@ -62,11 +62,18 @@ struct Done {
 async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String, Problem> {
     Ok(match of {
         BreakerOf::Lane(lane) => endpoint(api, lane).await?,
-        BreakerOf::Shared(SharedGate::Origin(origin)) => format!("origin_{:016x}", origin.raw()),
-        BreakerOf::Shared(SharedGate::Region(region)) => format!("region_{:016x}", region.raw()),
-        BreakerOf::Shared(SharedGate::Credential(credential)) => format!("credential_{:016x}", credential.raw()),
-        BreakerOf::Shared(SharedGate::Resolver) => "resolver".to_owned(),
+        BreakerOf::Shared(gate) => shared_id(gate),
     })
+}
+
+/// What the breaker of a gate is called that lanes share.
+pub(super) fn shared_id(gate: SharedGate) -> String {
+    match gate {
+        SharedGate::Origin(origin) => format!("origin_{:016x}", origin.raw()),
+        SharedGate::Region(region) => format!("region_{:016x}", region.raw()),
+        SharedGate::Credential(credential) => format!("credential_{:016x}", credential.raw()),
+        SharedGate::Resolver => "resolver".to_owned(),
+    }
 }
 
 async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String, Problem> {

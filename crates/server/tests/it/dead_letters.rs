@@ -135,5 +135,10 @@ async fn a_breaker_that_is_open_is_shown_and_reset() {
     assert!(open["until"].is_string() && open["since"].is_string(), "{open}");
     let path = format!("/v1/breakers/{}/reset", open["id"].as_str().expect("an id"));
     assert_eq!(server.post(&path, r#"{"force": true}"#).await.status, StatusCode::OK);
+    let trail = server.get("/v1/audit?kind=breaker_reset").await;
+    let entry = &trail.body["data"][0];
+    assert_eq!((&entry["endpoint"], &entry["what"]), (&open["id"], &"closed at once".into()), "{}", trail.body);
     assert_eq!(server.post("/v1/breakers/ep_0/reset", "").await.problem(), (404, "not_found", ""));
+    let trail = server.get("/v1/audit?kind=breaker_reset").await;
+    assert_eq!(trail.body["data"].as_array().map(Vec::len), Some(1), "what was not reset is not in it");
 }

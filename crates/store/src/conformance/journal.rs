@@ -6,6 +6,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::id::Key;
+use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id, somebody};
@@ -100,6 +101,8 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
     let pause = Pause { by: paused_by, ..Pause::new(scope, Some(after(5))) };
     case.done("pause", case.store.pause(case.session(), pause).await);
     case.done("resume", case.store.resume(case.session(), scope, resumed_by).await);
+    let (of, how) = (BreakerOf::Lane(lane_id(1)), Reset::Force);
+    case.done("reset", case.store.reset(case.session(), of, how, paused_by).await);
     let gone = Scope::Lane(lane_id(1));
     case.cut(gone, Key::from_raw(99), Cause::EndpointGone, &[]).await;
     case.done("uncut", case.store.uncut(case.session(), gone).await);
@@ -111,6 +114,7 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
             Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Active },
             Entry::Paused { scope, until: Some(after(5)), by: paused_by },
             Entry::Resumed { scope, by: resumed_by },
+            Entry::Reset { of, how, by: paused_by },
             Entry::Cut { scope: gone, upto: Key::from_raw(99), cause: Cause::EndpointGone, at: after(7) },
             Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone },
             Entry::Uncut { scope: gone },

@@ -6,7 +6,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::WriterId;
-use posthaste_core::queue::{BreakerOf, Place, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, Place, Reset, SoftBreaker};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
@@ -53,6 +53,8 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("cut", store.cut(older, cut).await.map(|_| ()));
     fenced("uncut", store.uncut(older, scope).await);
     fenced("pause", store.pause(older, Pause::new(PauseScope::All, None)).await);
+    let breaker = BreakerOf::Lane(lane_id(1));
+    fenced("reset", store.reset(older, breaker, Reset::Force, None).await);
     fenced("resume", store.resume(older, PauseScope::All, None).await);
     let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };

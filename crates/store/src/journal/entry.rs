@@ -8,6 +8,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -111,6 +112,15 @@ pub enum Entry {
         /// Of what.
         scope: PauseScope,
         /// Who ended it.
+        by: Option<By>,
+    },
+    /// An operator reset a breaker.
+    Reset {
+        /// Whose.
+        of: BreakerOf,
+        /// How.
+        how: Reset,
+        /// Who.
         by: Option<By>,
     },
     /// An endpoint was made or changed.
@@ -335,6 +345,7 @@ impl Entry {
             | Self::Uncut { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }
+            | Self::Reset { .. }
             | Self::Endpoint { .. }
             | Self::Job { .. }
             | Self::Purged { .. }

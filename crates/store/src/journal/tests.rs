@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
+use posthaste_core::flow::SharedGate;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, TenantId};
+use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::master::MasterKeyId;
@@ -68,6 +70,12 @@ fn every_kind() -> Vec<Entry> {
         Entry::Paused { scope: PauseScope::All, until: None, by: None },
         Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), by: somebody },
         Entry::Resumed { scope: PauseScope::Lane(lane), by: None },
+        Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, by: None },
+        Entry::Reset {
+            of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),
+            how: Reset::Force,
+            by: somebody,
+        },
         Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), by: somebody },
         Entry::Endpoint {
             endpoint: EndpointId::from_raw(3),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
 use posthaste_crypto::master::MasterKey;
@@ -108,6 +108,10 @@ impl Outbox for MemoryStore {
 
     async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         self.lock().resume(session, scope, by)
+    }
+
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+        self.lock().reset(session, of, how, by)
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

@@ -261,6 +261,8 @@ impl<'c> Group<'c> {
             Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
             Change::Pause(pause) => pause::put(self.conn, &self.vault, pause)?,
             Change::Resume(scope, _) => pause::remove(self.conn, *scope)?,
+            // The journal has it: there is nothing else to write.
+            Change::Reset(..) => {}
             Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::SoftBreaker;
+use posthaste_core::queue::{BreakerOf, Reset, SoftBreaker};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
@@ -104,6 +104,7 @@ pub(super) enum Change {
     Pause(Pause),
     Resume(PauseScope, Option<By>),
     Remember(Vec<SoftBreaker>),
+    Reset(BreakerOf, Reset, Option<By>),
 }
 
 /// An endpoint to make or change, and whether that was done.
@@ -127,6 +128,7 @@ impl Change {
             Self::Spill(_) | Self::Remember(_) => None,
             Self::Uncut(scope) => Some(Entry::Uncut { scope: *scope }),
             Self::Pause(pause) => Some(Entry::paused(pause)),
+            Self::Reset(of, how, by) => Some(Entry::Reset { of: *of, how: *how, by: *by }),
             Self::Resume(scope, by) => Some(Entry::Resumed { scope: *scope, by: *by }),
         }
     }
@@ -192,6 +194,7 @@ impl Request {
                 Change::Uncut(_) => "forget a cut",
                 Change::Pause(_) => "record a pause",
                 Change::Resume(..) => "end a pause",
+                Change::Reset(..) => "record a breaker's reset",
                 Change::Remember(_) => "remember breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",

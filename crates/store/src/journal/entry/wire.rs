@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::queue::Reset;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
@@ -71,6 +72,11 @@ impl Entry {
             Self::Resumed { scope, by } => {
                 pack::number(bytes, 8);
                 pack_pause(bytes, *scope);
+                pack_by(bytes, *by);
+            }
+            Self::Reset { of, how, by } => {
+                let (kind, id) = number::breaker_columns(*of);
+                numbers(bytes, &[20, kind.into(), id.cast_unsigned(), u64::from(*how == Reset::Force)]);
                 pack_by(bytes, *by);
             }
             Self::Endpoint { endpoint, tenant, status } => {
@@ -149,6 +155,11 @@ impl Entry {
                 until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
             },
             8 => Self::Resumed { scope: pause(&mut rest)?, by: by(&mut rest)? },
+            20 => Self::Reset {
+                of: number::stored_breaker(rest.small()?, rest.number()?.cast_signed())?,
+                how: if rest.number()? == 0 { Reset::Probe } else { Reset::Force },
+                by: by(&mut rest)?,
+            },
             9 => Self::Endpoint {
                 endpoint: EndpointId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),

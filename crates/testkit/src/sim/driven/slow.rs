@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{LaneSettings, SoftBreaker};
+use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Acceptance, Accepted, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement,
@@ -96,6 +96,10 @@ impl Outbox for Slow {
     async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
         let _in_order = self.0.pauses.lock().await;
         self.slowly(|memory| memory.resume(session, scope, by)).await
+    }
+
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.reset(session, of, how, by)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

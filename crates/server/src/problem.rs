@@ -377,6 +377,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_code_has_its_line_in_the_documentation_and_no_line_is_of_another() {
+        let page = include_str!("../../../docs/errors.md");
+        for code in Code::ALL {
+            let begins = format!("| `{}` | {} | {} | ", code.name(), code.status().as_u16(), code.title());
+            let way_out = page.lines().find_map(|line| line.strip_prefix(&begins));
+            assert!(way_out.is_some_and(|line| line.len() > 10), "docs/errors.md must say what to do after: {begins}");
+        }
+        let told = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(told, Code::ALL.len(), "docs/errors.md tells of a code that there is not");
+    }
+
+    #[test]
     fn no_two_problems_share_a_code() {
         let mut names: Vec<_> = Code::ALL.iter().map(|code| code.name()).collect();
         names.sort_unstable();

@@ -8,8 +8,14 @@ use super::Report;
 use super::figures::Figures;
 
 const WIDTH: f64 = 960.0;
-/// Above the first row: title and legend.
+/// What stays free at the right edge.
+const MARGIN: f64 = 24.0;
+/// Above the first row: title and a line of legend.
 const TOP: f64 = 128.0;
+/// A further line of the legend.
+const LINE: f64 = 18.0;
+/// How wide a letter of the legend is at most, on average, in the fonts that browsers take.
+const LETTER: f64 = 6.8;
 const ROW: f64 = 44.0;
 const BAR: f64 = 16.0;
 /// Where the bars of deliveries begin and end, and those of CPU.
@@ -32,7 +38,10 @@ const STYLE: &str = "
 
 /// Draws it.
 pub(super) fn render(report: &Report) -> String {
-    let height = TOP + ROW * report.scenarios.len() as f64 + 24.0;
+    let scale = Scale::of(report);
+    let places = scale.places();
+    let top = TOP + LINE * places.last().map_or(0.0, |(_, line)| *line);
+    let height = top + ROW * report.scenarios.len() as f64 + 24.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
          aria-labelledby=\"title\">\n<title id=\"title\">What this machine delivers</title>\n<style>{STYLE}</style>\n\
@@ -46,10 +55,9 @@ pub(super) fn render(report: &Report) -> String {
     text(&mut svg, "quiet", (24.0, 62.0), &of);
     text(&mut svg, "quiet", (RATES.0, 92.0), "delivered a second, within the bare limit");
     text(&mut svg, "quiet", (TIMES.0, 92.0), "server CPU for each delivery, µs by thread");
-    let scale = Scale::of(report);
-    scale.legend(&mut svg);
+    scale.legend(&mut svg, &places);
     for (index, figures) in report.scenarios.iter().enumerate() {
-        scale.row(&mut svg, figures, TOP + ROW * index as f64);
+        scale.row(&mut svg, figures, top + ROW * index as f64);
     }
     svg += "</svg>\n";
     svg
@@ -77,12 +85,27 @@ impl<'a> Scale<'a> {
         }
     }
 
-    fn legend(&self, svg: &mut String) {
-        let mut x = TIMES.0;
-        for (index, name) in self.threads.iter().enumerate() {
-            bar(svg, &colour(index), (x, TOP - 24.0), 10.0, 10.0);
-            text(svg, "quiet", (x + 14.0, TOP - 15.0), name);
-            x += 24.0 + 6.2 * name.len() as f64;
+    /// Where each thread's name begins in the legend, and on which line: one that would run over the edge begins the
+    /// next.
+    fn places(&self) -> Vec<(f64, f64)> {
+        let (mut x, mut line) = (TIMES.0, 0.0);
+        let place = |name: &&str| {
+            let width = entry_width(name);
+            if x > TIMES.0 && x + width > WIDTH - MARGIN {
+                (x, line) = (TIMES.0, line + 1.0);
+            }
+            let place = (x, line);
+            x += width + 10.0;
+            place
+        };
+        self.threads.iter().map(place).collect()
+    }
+
+    fn legend(&self, svg: &mut String, places: &[(f64, f64)]) {
+        for (index, (name, (x, line))) in self.threads.iter().zip(places).enumerate() {
+            let y = TOP + LINE * line;
+            bar(svg, &colour(index), (*x, y - 24.0), 10.0, 10.0);
+            text(svg, "quiet", (x + 14.0, y - 15.0), name);
         }
     }
 
@@ -105,6 +128,11 @@ impl<'a> Scale<'a> {
     }
 }
 
+/// How wide a name is in the legend, with its colour before it.
+fn entry_width(name: &str) -> f64 {
+    14.0 + LETTER * name.len() as f64
+}
+
 fn colour(index: usize) -> String {
     format!("t{}", index % COLOURS)
 }
@@ -119,4 +147,21 @@ fn bar(svg: &mut String, class: &str, (x, y): (f64, f64), width: f64, height: f6
 /// Words of ours: nothing in them needs to be escaped.
 fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_legend_stays_within_the_picture() {
+        let threads = vec!["connections", "dispatch", "journal-follower", "posthaste", "store-reader", "store-writer"];
+        let scale = Scale { rate_max: 1.0, cpu_max: 1.0, threads };
+        let places = scale.places();
+        for ((x, _), name) in places.iter().zip(&scale.threads) {
+            assert!(x + entry_width(name) <= WIDTH - MARGIN, "{name} at {x}");
+        }
+        assert!(places.windows(2).all(|two| two[0].1 < two[1].1 || two[0].0 < two[1].0), "none is over another");
+        assert!(places.last().is_some_and(|(_, line)| *line >= 1.0), "{places:?}");
+    }
 }

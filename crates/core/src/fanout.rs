@@ -38,13 +38,16 @@ pub struct Audience {
     pub tags: Vec<String>,
     /// Whether endpoints get it that want other events.
     pub all: bool,
+    /// Whether its endpoints were named: it is for nobody else, now or later.
+    pub named: bool,
 }
 
 impl Audience {
     /// Whether it has somebody, for an event.
     pub fn has(&self, candidate: &Candidate<'_>, event_type: Option<&str>) -> bool {
         let is_one = |subject: &str| self.subjects.iter().any(|wanted| wanted == subject);
-        (self.all || candidate.wants(event_type))
+        !self.named
+            && (self.all || candidate.wants(event_type))
             && (self.subjects.is_empty() || candidate.subject.is_some_and(is_one))
             && (self.tags.is_empty() || candidate.tags.iter().any(|tag| self.tags.contains(tag)))
     }
@@ -101,12 +104,17 @@ mod tests {
     /// Whether an audience has ann's endpoint, which is marked a and b and wants orders.
     fn check(subjects: &[&str], tags: &[&str], all: bool, event_type: Option<&str>) -> bool {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        has_ann(&Audience { subjects: owned(subjects), tags: owned(tags), all, named: false }, event_type)
+    }
+
+    fn has_ann(audience: &Audience, event_type: Option<&str>) -> bool {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         let policy = Arc::new(Policy::preset("webhook").unwrap_or_default());
         let lane = Arc::new(LaneSettings::new(LaneId::from_raw(1), TenantId::from_raw(1), policy));
         let wants = [Pattern::parse("order.*").expect("a pattern")];
         let marks: Vec<String> = owned(&["a", "b"]);
         let ann = Candidate { lane: &lane, event_types: &wants, subject: Some("ann"), tags: &marks, ttl: None };
-        Audience { subjects: owned(subjects), tags: owned(tags), all }.has(&ann, event_type)
+        audience.has(&ann, event_type)
     }
 
     #[test]
@@ -121,5 +129,11 @@ mod tests {
         assert!(!check(&["ann"], &[], false, Some("invoice.paid")), "who it is for does not make it wanted");
         assert!(check(&[], &[], true, Some("invoice.paid")));
         assert!(check(&[], &[], true, None));
+    }
+
+    #[test]
+    fn what_was_for_named_endpoints_is_for_nobody_else() {
+        assert!(has_ann(&Audience::default(), Some("order.paid")));
+        assert!(!has_ann(&Audience { named: true, ..Audience::default() }, Some("order.paid")));
     }
 }

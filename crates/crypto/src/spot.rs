@@ -29,6 +29,8 @@ pub enum Field {
     EventType = 0x0104,
     /// Where an endpoint is, what it signs with and what it wants.
     EndpointSettings = 0x0201,
+    /// Why somebody asked for a replay.
+    ReplayReason = 0x0401,
     /// What an idempotency key was answered.
     IdempotencyAnswer = 0x0501,
     /// A tenant, an API key or a policy: what it is called and what it says.
@@ -41,12 +43,13 @@ pub enum Field {
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::MessageBody,
         Self::MessageCompact,
         Self::MessageHead,
         Self::EventType,
         Self::EndpointSettings,
+        Self::ReplayReason,
         Self::IdempotencyAnswer,
         Self::Document,
         Self::PauseSaid,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::delivery::Expiry;
-use posthaste_core::fanout::Fanout;
+use posthaste_core::fanout::{Audience, Fanout};
 use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::queue::Place;
 use posthaste_core::tier::Tier;
@@ -257,6 +257,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
             expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
             deliveries: (!fans_out).then_some(deliveries.len()),
         };
+        let named = !new.endpoints.is_empty() || !new.uids.is_empty();
+        let audience = Audience { named, ..new.details.audience };
+        let details = Details { audience, deliver_at: new.deliver_at, ttl: new.ttl, ..new.details };
         let message = Arc::new(Message {
             id,
             tenant: new.tenant,
@@ -267,7 +270,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             subject: new.subject,
             compact: new.compact,
             tier: new.tier,
-            details: (new.details != Details::default()).then(|| Box::new(new.details)),
+            details: (details != Details::default()).then(|| Box::new(details)),
         });
         let idempotency = new.once.map(|once| self.known_by(new.tenant, once, &promise, now));
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };

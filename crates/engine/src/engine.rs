@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_core::Roll;
 use posthaste_core::delivery::Delivery;
@@ -86,6 +87,8 @@ pub struct Engine<S, C> {
     rotator: Arc<Rotator>,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
+    /// How long it is known which deliveries there were.
+    pub(crate) history: Duration,
 }
 
 /// A verb that changes what waits could not be carried out.
@@ -196,6 +199,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             rotator,
             connector: Arc::clone(&connector),
             watch: Watch::default(),
+            history: settings.retention.history,
         };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.

@@ -5,18 +5,17 @@
 //! store takes one, so that each endpoint gets a message once and nothing is replayed twice.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::fanout::Fanout;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::queue::Place;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Archive, Chunk, Directory, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, Message, NewDelivery, Register,
-    Session, Spread, StoreError,
+    Replayable, Session, Skip, Skips, Spread, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -86,7 +85,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             }
             let made = match &job.kind {
                 JobKind::FanOut(fan_out) => self.fan_out(&job, fan_out).await?,
-                JobKind::ReplayFound { .. } | JobKind::ReplayListed => self.replay(&job).await?,
+                _ => self.replay(&job).await?,
             };
             let yielded = begun.elapsed() * YIELD;
             turns.insert(job.id, begun + paced(made, job.per_second).max(yielded));
@@ -126,6 +125,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         };
         let made = deliveries.len() as u64;
         let skipped = if deliveries.is_empty() { wanted.len() as u64 } else { 0 };
+        let skipped = Skips::of(Skip::PayloadGone, skipped);
         self.spread(Chunk { job: job.id, at: self.clock.now(), from: job.cursor, to, deliveries, skipped, last })
             .await?;
         Ok(made)
@@ -167,21 +167,17 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             from: job.cursor,
             to: page.next,
             deliveries: Vec::new(),
-            skipped: 0,
+            skipped: Skips::default(),
             last: page.last,
         };
-        let mut messages: BTreeMap<MessageId, Option<Arc<Message>>> = BTreeMap::new();
-        let mut bytes = 0;
+        let mut carried = Carried::default();
         for item in page.items {
-            let life = match item.ended {
-                Some(ended) => self.next_life(job, ended, &mut messages, &mut bytes).await?,
-                None => None,
-            };
-            match life {
-                Some(life) => chunk.deliveries.push(life),
-                None => chunk.skipped += 1,
+            match self.next_life(job, item.found, &mut carried).await? {
+                Next::Life(life) => chunk.deliveries.push(*life),
+                Next::Skip(why) => chunk.skipped.add(why, 1),
+                Next::NotMeant => {}
             }
-            if bytes > CHUNK_BYTES_MAX {
+            if carried.bytes > CHUNK_BYTES_MAX {
                 (chunk.to, chunk.last) = (item.cursor, false);
                 break;
             }
@@ -191,44 +187,126 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(made)
     }
 
-    /// Another life of what has ended: no attempts, and as long a life as it had; `None` when there is
-    /// nothing to send, or nobody who takes it.
-    async fn next_life(
-        &self,
-        job: &Job,
-        ended: Delivery,
-        messages: &mut BTreeMap<MessageId, Option<Arc<Message>>>,
-        bytes: &mut usize,
-    ) -> Result<Option<Spread>, StoreError> {
-        let message = match messages.entry(ended.message) {
-            Entry::Occupied(known) => known.get().clone(),
-            Entry::Vacant(unknown) => {
-                let message = self.store.message(ended.message).await?.filter(|found| found.tenant == job.tenant);
-                *bytes += message.as_ref().map_or(0, |message| message.body.len());
-                unknown.insert(message).clone()
+    /// The delivery to make of something that was selected: no attempts, and as long a life as it had, or would
+    /// have had.
+    async fn next_life(&self, job: &Job, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
+        let to = match meant(&self.destinations, job.tenant, &job.kind, &found).await? {
+            Meant::For(to) => to,
+            Meant::Skip(why) => return Ok(Next::Skip(why)),
+            Meant::Not => return Ok(Next::NotMeant),
+        };
+        let of = match &found {
+            Replayable::Ended(ended) => ended.message,
+            Replayable::Missing(message) => message.id,
+            Replayable::Not(why) => return Ok(Next::Skip(*why)),
+        };
+        let Some(message) = self.carried(job, of, carried).await? else { return Ok(Next::Skip(Skip::PayloadGone)) };
+        let now = self.clock.now();
+        let id = DeliveryId(self.mint.keys(1));
+        let compact = if message.compact.is_some() { Compact::Spare } else { Compact::None };
+        let (delivery, replays) = match found {
+            Replayable::Ended(ended) => {
+                let ttl = ended.expiry.at().map(|at| at.since(ended.born));
+                let ttl = if matches!(ended.expiry, Expiry::NowOrNever(_)) { Some(Duration::ZERO) } else { ttl };
+                let life = Delivery::queued(id, of, ended.lane, ended.tier, now);
+                let expiry = Expiry::from_ttl(now, ttl);
+                (Delivery { expiry, ack_within: ended.ack_within, compact, ..life }, Some(ended.id))
+            }
+            _ => {
+                let said = message.details.as_deref();
+                let fanout = Fanout {
+                    message: of,
+                    tier: message.tier,
+                    accepted_at: now,
+                    deliver_at: said.and_then(|said| said.deliver_at),
+                    ttl: said.and_then(|said| said.ttl),
+                    ack_within: None,
+                    has_compact: message.compact.is_some(),
+                };
+                (Delivery { id, ..fanout.delivery(0, &to.candidate()) }, None)
             }
         };
-        // The file may say what it likes of a dead letter: it goes to nobody but its tenant's endpoints.
-        let is_theirs = |to: &Arc<Destination>| to.takes_messages() && to.endpoint.tenant == job.tenant;
-        let to = self.destinations.load(ended.lane.endpoint()).await?.filter(is_theirs);
-        let (Some(message), Some(to)) = (message, to) else { return Ok(None) };
-        let now = self.clock.now();
-        let ttl = ended.expiry.at().map(|at| at.since(ended.born));
-        let ttl = if matches!(ended.expiry, Expiry::NowOrNever(_)) { Some(Duration::ZERO) } else { ttl };
-        let delivery = Delivery {
-            expiry: Expiry::from_ttl(now, ttl),
-            ack_within: ended.ack_within,
-            compact: if message.compact.is_some() { Compact::Spare } else { Compact::None },
-            ..Delivery::queued(DeliveryId(self.mint.keys(1)), ended.message, ended.lane, ended.tier, now)
-        };
-        let new = self.new_delivery(delivery, &to, now, now);
-        Ok(Some(Spread { new, message, replays: Some(ended.id) }))
+        let due = delivery.born;
+        let new = self.new_delivery(delivery, &to, now, due);
+        Ok(Next::Life(Box::new(Spread { new, message, replays })))
+    }
+
+    /// A message of the job's tenant, read once for a chunk.
+    async fn carried(
+        &self,
+        job: &Job,
+        id: MessageId,
+        carried: &mut Carried,
+    ) -> Result<Option<Arc<Message>>, StoreError> {
+        if let Some(known) = carried.messages.get(&id) {
+            return Ok(known.clone());
+        }
+        let message = self.store.message(id).await?.filter(|found| found.tenant == job.tenant);
+        carried.bytes += message.as_ref().map_or(0, |message| message.body.len());
+        carried.messages.insert(id, message.clone());
+        Ok(message)
     }
 
     async fn spread(&self, chunk: Chunk) -> Result<(), StoreError> {
         // Stale: somebody paused or cancelled the job meanwhile, and the next round knows.
         self.store.spread(self.session, chunk).await.map(drop)
     }
+}
+
+/// What a chunk's deliveries carry.
+#[derive(Default)]
+struct Carried {
+    messages: BTreeMap<MessageId, Option<Arc<Message>>>,
+    bytes: usize,
+}
+
+/// What becomes of something that a replay selected.
+enum Next {
+    Life(Box<Spread>),
+    Skip(Skip),
+    /// It was never meant: the endpoint does not want it.
+    NotMeant,
+}
+
+/// For whom something that a replay selected is.
+pub(crate) enum Meant {
+    For(Arc<Destination>),
+    /// For somebody who cannot get it.
+    Skip(Skip),
+    /// For nobody: the endpoint does not want it.
+    Not,
+}
+
+/// Finds whom it is for. The file may say what it likes of a dead letter: it goes to nobody but its tenant's
+/// endpoints.
+pub(crate) async fn meant<S: Directory + Register>(
+    destinations: &Destinations<S>,
+    tenant: TenantId,
+    kind: &JobKind,
+    found: &Replayable,
+) -> Result<Meant, StoreError> {
+    let endpoint = match (found, kind) {
+        (Replayable::Not(why), _) => return Ok(Meant::Skip(*why)),
+        (Replayable::Ended(ended), _) => ended.lane.endpoint(),
+        (Replayable::Missing(_), JobKind::ReplayMissing(missing)) => missing.endpoint,
+        (Replayable::Missing(_), _) => return Ok(Meant::Not),
+    };
+    let is_theirs = |to: &Arc<Destination>| to.takes_messages() && to.endpoint.tenant == tenant;
+    let Some(to) = destinations.load(endpoint).await?.filter(is_theirs) else {
+        return Ok(Meant::Skip(Skip::EndpointGone));
+    };
+    if let Replayable::Missing(message) = found {
+        let event_type = message.event_type.as_deref();
+        let candidate = to.candidate();
+        let is_meant = match &message.details {
+            Some(said) => said.audience.has(&candidate, event_type),
+            None => candidate.wants(event_type),
+        };
+        if !is_meant {
+            return Ok(Meant::Not);
+        }
+    }
+    Ok(Meant::For(to))
 }
 
 /// How long a job that made so many waits for its next turn.

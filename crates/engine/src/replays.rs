@@ -1,29 +1,65 @@
 //! What was given up, and another life for it: dead letters and replays, as the API asks for them.
 
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
-use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobQuery, JobState, ListOrder, NewReplay,
-    ReplayWhat, Store, StoreError,
+    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobQuery, JobState, ListOrder,
+    NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
 use crate::accept::Once;
 use crate::clock::Clock;
 use crate::engine::{Engine, Sees};
+use crate::jobs::{Meant, meant};
 use crate::tenants::{Made, NotFiled};
 
-/// A replay that was asked for.
+/// Looked at for a count, in pages of this many: whoever waits for it waits for tens of milliseconds.
+const COUNTED_PAGE: u32 = 500;
+/// What is selected beyond this is not counted.
+const COUNTED_MAX: u64 = 10_000;
+/// Pages that one count reads: a page may be empty.
+const COUNTED_PAGES_MAX: u32 = 50;
+
+/// A replay to begin.
+#[derive(Clone, Debug)]
+pub struct AskedReplay {
+    /// Whose.
+    pub tenant: TenantId,
+    /// What to replay.
+    pub what: ReplayWhat,
+    /// Deliveries it may make in a second.
+    pub per_second: Option<u32>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl AskedReplay {
+    /// One without a pace or a reason.
+    pub const fn new(tenant: TenantId, what: ReplayWhat) -> Self {
+        Self { tenant, what, per_second: None, reason: None }
+    }
+}
+
+/// A replay that was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeReplay {
     /// The id the world knows it by.
     pub public_id: String,
-    /// When.
-    pub at: Timestamp,
-    /// How many there were for it then.
+    /// Whose, as the world knows them.
+    pub tenant: Option<String>,
+    /// Its job, before it has done anything.
+    pub job: Job,
+}
+
+/// What a replay would do, were it begun now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// How many are selected.
     pub total: Count,
-    /// Deliveries it may make in a second.
-    pub per_second: Option<u32>,
+    /// How many of them would have another life.
+    pub replayed: u64,
+    /// What would be passed over.
+    pub skipped: Skips,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
@@ -36,11 +72,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         limit: u32,
     ) -> Result<DeadLetterPage, StoreError> {
         self.store.dead_letters(filter, order, after, limit).await
-    }
-
-    /// How many dead letters match, as far as it is worth counting.
-    pub async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.store.count_dead_letters(filter).await
     }
 
     /// A tenant's replays, from behind one.
@@ -68,32 +99,68 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(owned)
     }
 
-    /// Gives dead letters, or deliveries that are dead or expired, another life each; survives restarts.
-    pub async fn replay(&self, tenant: TenantId, what: ReplayWhat, per_second: Option<u32>) -> Result<Job, StoreError> {
-        let id = JobId(self.mint(1));
-        let replay = NewReplay { id, tenant, at: self.clock.now(), what, per_second };
+    /// As the store is asked for it. How an endpoint's deliveries ended is forgotten in time: a message from before
+    /// that is not missing, nobody knows whether it arrived.
+    fn new_replay(&self, asked: &AskedReplay) -> NewReplay {
+        let at = self.clock.now();
+        let mut what = asked.what.clone();
+        if let ReplayWhat::Missing(missing) = &mut what {
+            let known = at - self.history;
+            missing.since = Some(missing.since.map_or(known, |since| since.max(known)));
+        }
+        let AskedReplay { tenant, per_second, reason, .. } = asked.clone();
+        NewReplay { per_second, reason, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) }
+    }
+
+    /// What a replay would do, as far as it is worth looking.
+    pub async fn survey(&self, asked: &AskedReplay) -> Result<Survey, StoreError> {
+        let replay = self.new_replay(asked);
+        let kind = replay.begun()?.kind;
+        let mut survey = Survey { total: Count::Exactly(0), replayed: 0, skipped: Skips::default() };
+        let mut from = JobCursor::START;
+        for _ in 0..COUNTED_PAGES_MAX {
+            let page = self.store.would_replay(replay.clone(), from, COUNTED_PAGE).await?;
+            for item in &page.items {
+                match meant(&self.destinations, asked.tenant, &kind, &item.found).await? {
+                    Meant::For(_) => survey.replayed += 1,
+                    Meant::Skip(why) => survey.skipped.add(why, 1),
+                    Meant::Not => {}
+                }
+            }
+            let count = survey.replayed + survey.skipped.total();
+            survey.total = if page.last { Count::Exactly(count) } else { Count::AtLeast(count) };
+            if page.last || count >= COUNTED_MAX {
+                break;
+            }
+            from = page.next;
+        }
+        Ok(survey)
+    }
+
+    /// Gives what is selected another life each, or the first one; survives restarts.
+    pub async fn replay(&self, asked: &AskedReplay) -> Result<Job, StoreError> {
+        // Dead letters and a list are counted by whoever begins.
+        let total = match asked.what {
+            ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
+            ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => Some(self.survey(asked).await?.total),
+        };
+        let replay = NewReplay { total, ..self.new_replay(asked) };
         let job = self.store.start_replay(self.session, replay).await?;
         self.tell_of_job();
         Ok(job)
     }
 
     /// The same under a key: whoever asks again is answered as before.
-    pub async fn replay_once(
-        &self,
-        tenant: TenantId,
-        what: ReplayWhat,
-        per_second: Option<u32>,
-        once: Once<MadeReplay>,
-    ) -> Result<Made<MadeReplay>, NotFiled> {
-        let (id, at) = (JobId(self.mint(1)), self.clock.now());
+    pub async fn replay_once(&self, asked: &AskedReplay, once: Once<MadeReplay>) -> Result<Made<MadeReplay>, NotFiled> {
         // What the first caller is answered is kept with the key, before anybody has counted for the job.
-        let total = match &what {
-            ReplayWhat::Found(filter) => self.count_dead_letters(filter.clone()).await?,
-            ReplayWhat::Listed(listed) => Count::Exactly(listed.len() as u64),
+        let total = Some(self.survey(asked).await?.total);
+        let replay = NewReplay { total, ..self.new_replay(asked) };
+        let made = MadeReplay {
+            public_id: self.public_id(Kind::Replay, replay.id.0, replay.at),
+            tenant: self.tenant_public_id(asked.tenant).await?,
+            job: replay.begun()?,
         };
-        let made = MadeReplay { public_id: self.public_id(Kind::Replay, id.0, at), at, total, per_second };
-        let once = self.known_by(tenant, once, &made, at);
-        let replay = NewReplay { id, tenant, at, what, per_second };
+        let once = self.known_by(asked.tenant, once, &made, replay.at);
         let begun = self.store.start_replay_once(self.session, replay, once).await?;
         self.tell_of_job();
         match begun {

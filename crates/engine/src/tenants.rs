@@ -214,6 +214,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some(tenant))
     }
 
+    /// The id the world knows a tenant by, while there is such a tenant.
+    pub async fn tenant_public_id(&self, id: TenantId) -> Result<Option<String>, StoreError> {
+        Ok(self.tenant(id).await?.map(|tenant| self.public_id(Kind::Tenant, tenant.id.0, tenant.at)))
+    }
+
     /// The tenant that its operator calls so.
     pub async fn tenant_named(&self, uid: &str) -> Result<Option<Arc<Tenant>>, StoreError> {
         let known = self.tenants.lock().by_uid.get(uid).copied();

@@ -143,6 +143,9 @@ routes! {
     "/v1/dead-letters" { GET dead_letters::list }
     "/v1/replays" { GET replays::list, POST replays::make }
     "/v1/replays/{id}" { GET replays::show }
+    "/v1/replays/{id}/pause" { POST replays::pause }
+    "/v1/replays/{id}/resume" { POST replays::resume }
+    "/v1/replays/{id}/cancel" { POST replays::cancel }
     "/v1/breakers" { GET breakers::list }
     "/v1/breakers/{id}/reset" { POST breakers::reset }
     "/v1/policies" { GET policies::list }

@@ -63,6 +63,7 @@ codes! {
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
     IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
     DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
+    ReplayEnded "replay_ended" CONFLICT "the replay has ended";
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
     NameTaken "name_taken" CONFLICT "another one is called so";
     NotPaused "not_paused" CONFLICT "there is no such pause to end";

@@ -20,6 +20,7 @@ mod job;
 mod journal;
 mod page;
 mod pause;
+mod replay;
 mod retention;
 mod session;
 mod settle;
@@ -130,6 +131,12 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             what_is_purged_or_cut_is_not_replayed
             a_fenced_session_spreads_nothing
             a_tenant_s_endpoints_are_walked_in_pages;
+        replay:
+            a_replay_takes_what_has_expired_and_with_it_what_is_dead
+            what_has_expired_is_found_by_every_filter
+            what_expired_longer_ago_than_payloads_are_kept_is_passed_over
+            an_endpoint_gets_each_message_it_was_missing_once
+            what_would_be_replayed_is_known_before;
         retention:
             a_finished_payload_goes_after_a_week_and_its_history_after_a_month
             a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it

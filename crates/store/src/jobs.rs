@@ -5,7 +5,9 @@ use std::future::Future;
 use posthaste_core::id::{DeliveryId, JobId};
 
 use crate::StoreError;
-use crate::row::{Begun, Chunk, Chunked, Idempotency, Job, JobQuery, JobState, NewReplay, ReplayPage, Session};
+use crate::row::{
+    Begun, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage, Session,
+};
 
 /// Remembers jobs and how far they are. A large fan-out begins by [`Outbox::accept`](crate::Outbox::accept).
 ///
@@ -46,6 +48,14 @@ pub trait Jobs: Send + Sync + 'static {
     /// What a replay deals with next, behind its cursor; `None` when there is no such replay.
     fn replay_page(&self, id: JobId, limit: u32)
     -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send;
+
+    /// What a replay would deal with from there on, were it begun now.
+    fn would_replay(
+        &self,
+        replay: NewReplay,
+        from: JobCursor,
+        limit: u32,
+    ) -> impl Future<Output = Result<ReplayPage, StoreError>> + Send;
 
     /// Makes a chunk of a job's deliveries and moves its cursor, both or neither. What is no longer to
     /// be replayed is passed over: it was replayed or purged since, or its message is being cut.

@@ -64,8 +64,8 @@ pub use row::{
     Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token, Waiting,
 };
 pub use row::{
-    Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay, ReplayItem, ReplayPage,
-    ReplayWhat, Spread,
+    Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Missing, NewReplay, ReplayItem,
+    ReplayPage, ReplayWhat, Replayable, Skip, Skips, Spread,
 };
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};

@@ -8,6 +8,7 @@ mod erasure;
 pub mod idempotency;
 mod job;
 mod list;
+mod replay;
 pub mod retention;
 mod sweep;
 
@@ -36,14 +37,13 @@ pub use endpoint::{
 };
 pub use erasure::{Erase, Erasure, ErasureStep, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
-pub use job::{
-    Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, NewReplay,
-    REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Spread,
-};
+pub use job::{Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
 pub use list::{
     Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,
     MessageFilter, MessagePage, Name, NamedPage, Tally, Waiting,
 };
+pub(crate) use replay::Known;
+pub use replay::{Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips};
 pub use retention::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
@@ -109,6 +109,10 @@ pub struct Details {
     pub cost_center: Option<String>,
     /// Whom it is for.
     pub audience: Audience,
+    /// Not before this.
+    pub deliver_at: Option<Timestamp>,
+    /// How long it is worth sending.
+    pub ttl: Option<Duration>,
 }
 
 impl Message {

@@ -41,6 +41,7 @@ mod pause;
 mod reader;
 mod reading;
 mod renew;
+mod replay;
 mod request;
 mod reserve;
 mod retention;

@@ -209,7 +209,7 @@ impl Plant {
         self.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;
         let id = JobId(self.key(1));
         let what = ReplayWhat::Found(filter.clone());
-        self.store.start_replay(self.session, NewReplay { id, tenant, at: NOW, what, per_second: None }).await?;
+        self.store.start_replay(self.session, NewReplay::new(id, tenant, NOW, what)).await?;
         self.store.purge_dead_letters(self.session, filter).await?;
         let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
         let letter = page.letters.first().and_then(|letter| letter.event_type.clone());

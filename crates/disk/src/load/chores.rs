@@ -22,8 +22,8 @@ use posthaste_store::journal::{Entry, Head};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, Attempt, Chunk, CollapseKey, DeadLetterFilter, DeadLetters, FanOut, Job, JobCursor, JobKind,
-    JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Retention,
-    RetentionStep, Session, Settlement, Spread, Store, StoreError, Sweep,
+    JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Replayable, Retention,
+    RetentionStep, Session, Settlement, Skips, Spread, Store, StoreError, Sweep,
 };
 
 use super::{NOW, endpoint};
@@ -133,7 +133,7 @@ impl Chores {
         });
         let (from, to) = (job.cursor, JobCursor::behind(job.made + count));
         let deliveries = each.collect();
-        Some(Chunk { job: job.id, at: NOW, from, to, deliveries, skipped: 0, last: dice.u8(..8) == 0 })
+        Some(Chunk { job: job.id, at: NOW, from, to, deliveries, skipped: Skips::default(), last: dice.u8(..8) == 0 })
     }
 
     /// The next chunk of a replay under way.
@@ -141,7 +141,7 @@ impl Chores {
         let job = self.running().await.into_iter().find(|job| job.kind == JobKind::ReplayListed)?;
         let page = self.model.replay_page(job.id, 2).await.ok()??;
         let mut deliveries = Vec::new();
-        for old in page.items.iter().filter_map(|item| item.ended.as_ref()) {
+        for old in page.items.iter().filter_map(|item| item.found.ended()) {
             let message = self.model.message(old.message).await.ok()??;
             let delivery =
                 Delivery { lane: old.lane, ..new_delivery(dice, DeliveryId(mint(1)), &message, None).delivery };
@@ -149,7 +149,12 @@ impl Chores {
             let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
             deliveries.push(Spread { new, message, replays: Some(old.id) });
         }
-        let skipped = (page.items.len() - deliveries.len()) as u64;
+        let mut skipped = Skips::default();
+        for item in &page.items {
+            if let Replayable::Not(why) = item.found {
+                skipped.add(why, 1);
+            }
+        }
         Some(Chunk { job: job.id, at: NOW, from: job.cursor, to: page.next, deliveries, skipped, last: page.last })
     }
 
@@ -175,7 +180,7 @@ impl Chores {
         let page = self.model.dead_letters(filter, ListOrder::NewestFirst, None, 5).await.ok()?;
         let listed: Vec<_> = page.letters.iter().map(|letter| letter.delivery).filter(|_| dice.bool()).collect();
         let what = ReplayWhat::Listed(listed);
-        Some(NewReplay { id: JobId(mint(1)), tenant: TENANT, at: NOW, what, per_second: None })
+        Some(NewReplay::new(JobId(mint(1)), TENANT, NOW, what))
     }
 
     /// Takes over what came of one. An answer that is not the one of the store in memory is a flaw.

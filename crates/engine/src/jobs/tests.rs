@@ -12,7 +12,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, DeadLetterFilter, Endpoint, JobState, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
+    Accepted, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
 };
 use tempfile::TempDir;
 
@@ -88,13 +88,15 @@ impl Process {
         self.store.job(id).await.expect("the store reads").expect("the job is there")
     }
 
-    async fn put_endpoint(&self, event_types: &[&str]) {
+    async fn put_endpoint(&self, event_types: &[&str]) -> Key {
+        let id = self.mint.keys(1);
         let endpoint = Endpoint {
             event_types: event_types.iter().map(|text| (*text).to_owned()).collect(),
             max_in_flight: 4,
-            ..Endpoint::new(EndpointId(self.mint.keys(1)), TENANT, Timestamp::from_millis(0), "https://example.com/")
+            ..Endpoint::new(EndpointId(id), TENANT, Timestamp::from_millis(0), "https://example.com/")
         };
         _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("an endpoint is put");
+        id
     }
 
     fn message(&self) -> Message {
@@ -170,7 +172,7 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
     let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, lane))).await;
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
-    let replay = NewReplay { id, tenant: TENANT, at: SystemClock::new().now(), what, per_second: None };
+    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
     process.store.start_replay(process.session, replay).await.expect("a replay begins");
     process.die().await;
 
@@ -185,7 +187,41 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
         assert_eq!(deliveries[1].delivery.attempts, 0);
     }
     let job = process.job(id).await;
-    assert_eq!((job.made, job.skipped), (1_200, 0));
+    assert_eq!((job.made, job.skipped.total()), (1_200, 0));
+    process.die().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_dies() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let accept = async |event_type: &str| {
+        let message = Message { event_type: Some(event_type.to_owned()), ..process.message() };
+        let id = message.id;
+        _ = process.store.accept(process.session, vec![Accepted::new(message, Vec::new())]).await.expect("accepted");
+        id
+    };
+    let wanted = futures_util::future::join_all((0..600).map(|_| accept("a.b"))).await;
+    let others = futures_util::future::join_all((0..100).map(|_| accept("c.d"))).await;
+    let endpoint = EndpointId(process.put_endpoint(&["a.*"]).await);
+    let id = JobId(process.mint.keys(1));
+    let what = ReplayWhat::Missing(Missing { endpoint, since: None, until: None });
+    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
+    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    process.die().await;
+
+    let (process, deaths) = until_done(&folder, id).await;
+    assert!(deaths >= 3, "it died {deaths} times only");
+    for message in wanted {
+        let lanes: Vec<LaneId> =
+            process.every_delivery(message).await.iter().map(|shown| shown.delivery.lane).collect();
+        assert_eq!(lanes, [LaneId::from(endpoint)]);
+    }
+    for message in others {
+        assert!(process.every_delivery(message).await.is_empty());
+    }
+    let job = process.job(id).await;
+    assert_eq!((job.made, job.skipped.total()), (600, 0));
     process.die().await;
 }
 

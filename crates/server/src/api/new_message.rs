@@ -71,7 +71,7 @@ pub(super) fn parse<S: Store, C: Clock>(
         deliver_at,
         endpoints,
         uids,
-        details: Details { labels, region, cost_center, audience },
+        details: Details { labels, region, cost_center, audience, ..Details::default() },
         collapse_key,
         once: None,
     })
@@ -97,7 +97,7 @@ fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> ((Vec<End
         to.complain("endpoints", "goes with nothing else: name endpoints, or say which".to_owned());
     }
     fields.absorb(to);
-    (endpoints.unwrap_or_default(), Audience { subjects, tags, all })
+    (endpoints.unwrap_or_default(), Audience { subjects, tags, all, named: false })
 }
 
 fn event_type(raw: &RawValue) -> Result<String, String> {

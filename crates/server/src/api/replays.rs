@@ -1,24 +1,29 @@
-//! Replays: dead letters are given another life, one, some, or all that match.
+//! Replays: what was given up or has expired is given another life, one, some, or all that match; and an endpoint
+//! gets what it never got.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::{DeliveryId, JobId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_engine::replays::MadeReplay;
+use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
 use posthaste_engine::tenants::Made;
-use posthaste_store::{Count, DeadLetterFilter, FirstAnswer, Job, JobKind, JobState, ReplayWhat, Store};
+use posthaste_store::{
+    Count, DeadLetterFilter, FirstAnswer, Job, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, cause, page};
-use super::{Answer, Api, Named, json, json_bytes, no_parameters};
+use super::{Answer, Api, Named, json, json_bytes, no_body, no_parameters};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -26,8 +31,9 @@ use crate::value;
 /// Deliveries that one replay names; more are found by a filter.
 const LISTED_MAX: usize = 1_000;
 const PER_SECOND_MAX: u64 = 1_000_000;
+const REASON_BYTES_MAX: usize = 1_000;
 
-/// `POST /v1/replays`. A dry run answers how many there are.
+/// `POST /v1/replays`. A dry run answers how many there are, and what would be passed over.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<REPLAY>,
@@ -35,24 +41,19 @@ pub async fn make<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let asked = parse(&api, tenant, &body).await?;
-    if asked.dry_run {
-        let count = match &asked.what {
-            ReplayWhat::Found(filter) => api.engine.count_dead_letters(filter.clone()).await?,
-            ReplayWhat::Listed(listed) => Count::Exactly(listed.len() as u64),
-        };
-        return Ok(json(StatusCode::OK, &DryRun { dry_run: true, total: Total::of(count) }));
+    let Parsed { asked, dry_run } = parse(&api, tenant, &body).await?;
+    if dry_run {
+        let survey = api.engine.survey(&asked).await?;
+        return Ok(json(StatusCode::OK, &DryRun::of(&survey)));
     }
-    let reason = asked.reason.as_deref().unwrap_or("none given");
     let Some((key, digest)) = key else {
-        let shown = Shown::of(&api, &api.engine.replay(tenant, asked.what, asked.per_second).await?);
-        tracing::info!(replay = shown.id, reason, "began a replay");
+        let shown = Shown::of(&api, &api.engine.replay(&asked).await?).await?;
+        tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
-    let once = Once { key, digest, answer };
-    match api.engine.replay_once(tenant, asked.what, asked.per_second, once).await? {
+    match api.engine.replay_once(&asked, Once { key, digest, answer }).await? {
         Made::Now(made) => {
-            tracing::info!(replay = made.public_id, reason, "began a replay");
+            tracing::info!(replay = made.public_id, "began a replay");
             Ok(json_bytes(StatusCode::ACCEPTED, answer(&made).body))
         }
         Made::Before(first) => Ok(replayed(first)),
@@ -61,15 +62,7 @@ pub async fn make<S: Store, C: Clock>(
 
 /// What is answered under a key, now and again.
 fn answer(made: &MadeReplay) -> FirstAnswer {
-    let shown = Shown {
-        id: made.public_id.clone(),
-        state: "running",
-        created_at: value::write_time(made.at),
-        total: Some(Total::of(made.total)),
-        replayed: 0,
-        skipped: 0,
-        per_second: made.per_second,
-    };
+    let shown = Shown::at(made.job.at, made.public_id.clone(), made.tenant.clone(), &made.job);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
@@ -84,7 +77,11 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let more = found.len() > asked.limit as usize;
     found.truncate(asked.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
-    Ok(page(&uri, found.iter().map(|job| Shown::of(&api, job)).collect(), next))
+    let mut data = Vec::with_capacity(found.len());
+    for job in &found {
+        data.push(Shown::of(&api, job).await?);
+    }
+    Ok(page(&uri, data, next))
 }
 
 /// `GET /v1/replays/{id}`.
@@ -95,17 +92,112 @@ pub async fn show<S: Store, C: Clock>(
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
+    let job = find(&api, caller.sees(), &id).await?;
+    Ok(json(StatusCode::OK, &Shown::of(&api, &job).await?))
+}
+
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: &str) -> Result<Job, Problem> {
     let unknown = || Problem::no_such("replay");
-    let (key, _) = api.engine.opened(Kind::Replay, &id).ok_or_else(unknown)?;
-    let job = api.engine.job(caller.sees(), JobId(key)).await?;
-    let job = job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)?;
-    Ok(json(StatusCode::OK, &Shown::of(&api, &job)))
+    let (key, _) = api.engine.opened(Kind::Replay, id).ok_or_else(unknown)?;
+    let job = api.engine.job(whose, JobId(key)).await?;
+    job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
+}
+
+/// `POST /v1/replays/{id}/pause`.
+pub async fn pause<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    change(&api, &caller, &id, request, JobState::Paused).await
+}
+
+/// `POST /v1/replays/{id}/resume`.
+pub async fn resume<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    change(&api, &caller, &id, request, JobState::Running).await
+}
+
+/// `POST /v1/replays/{id}/cancel`: it makes nothing more; what it made stays.
+pub async fn cancel<S: Store, C: Clock>(
+    State(api): State<Arc<Api<S, C>>>,
+    caller: Caller<REPLAY>,
+    Named(id): Named,
+    request: Request,
+) -> Answer {
+    change(&api, &caller, &id, request, JobState::Cancelled).await
+}
+
+/// Changes a replay's state. One that is in it already stays so; one that has ended is told from it.
+async fn change<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    caller: &Caller<REPLAY>,
+    id: &str,
+    request: Request,
+    next: JobState,
+) -> Answer {
+    no_body(request).await?;
+    let before = find(api, caller.sees(), id).await?;
+    api.engine.change_job(caller.sees(), before.id, next).await?;
+    let job = find(api, caller.sees(), id).await?;
+    if job.state != next {
+        let detail = format!("the replay is {}, and that is an end; begin another", name(job.state));
+        return Err(Problem::new(Code::ReplayEnded, detail));
+    }
+    Ok(json(StatusCode::OK, &Shown::of(api, &job).await?))
+}
+
+fn name(state: JobState) -> &'static str {
+    match state {
+        JobState::Running => "running",
+        JobState::Paused => "paused",
+        JobState::Done => "done",
+        JobState::Cancelled => "cancelled",
+    }
 }
 
 #[derive(Serialize)]
 struct DryRun {
     dry_run: bool,
     total: Total,
+    /// As many would have another life.
+    replayed: u64,
+    skipped: u64,
+    skips: Skipped,
+}
+
+impl DryRun {
+    fn of(survey: &Survey) -> Self {
+        Self {
+            dry_run: true,
+            total: Total::of(survey.total),
+            replayed: survey.replayed,
+            skipped: survey.skipped.total(),
+            skips: Skipped::of(survey.skipped),
+        }
+    }
+}
+
+/// How many were passed over, by why.
+#[derive(Serialize)]
+struct Skipped(BTreeMap<&'static str, u64>);
+
+impl Skipped {
+    fn of(skips: Skips) -> Self {
+        Self(skips.each().map(|(why, count)| (why.code(), count)).collect())
+    }
+}
+
+/// What is left of a replay, and when it will be done if it goes on like this.
+#[derive(Serialize)]
+struct Forecast {
+    left: Total,
+    done_at: Option<String>,
 }
 
 /// How many, and whether there may be more.
@@ -127,38 +219,47 @@ impl Total {
 #[derive(Serialize)]
 struct Shown {
     id: String,
+    tenant: Option<String>,
     state: &'static str,
     created_at: String,
+    reason: Option<String>,
     total: Option<Total>,
     replayed: u64,
     skipped: u64,
+    skips: Skipped,
     per_second: Option<u32>,
+    /// While it runs or is paused, where anybody has counted.
+    forecast: Option<Forecast>,
 }
 
 impl Shown {
-    fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &Job) -> Self {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &Job) -> Result<Self, Problem> {
+        let id = api.engine.public_id(Kind::Replay, job.id.0, job.at);
+        Ok(Self::at(api.engine.now(), id, api.engine.tenant_public_id(job.tenant).await?, job))
+    }
+
+    fn at(now: Timestamp, id: String, tenant: Option<String>, job: &Job) -> Self {
+        let goes_on = matches!(job.state, JobState::Running | JobState::Paused);
+        let forecast = |left| Forecast { left: Total::of(left), done_at: job.done_at(now).map(value::write_time) };
         Self {
-            id: api.engine.public_id(Kind::Replay, job.id.0, job.at),
-            state: match job.state {
-                JobState::Running => "running",
-                JobState::Paused => "paused",
-                JobState::Done => "done",
-                JobState::Cancelled => "cancelled",
-            },
+            id,
+            tenant,
+            state: name(job.state),
             created_at: value::write_time(job.at),
+            reason: job.reason.clone(),
             total: job.total.map(Total::of),
             replayed: job.made,
-            skipped: job.skipped,
+            skipped: job.skipped.total(),
+            skips: Skipped::of(job.skipped),
             per_second: job.per_second,
+            forecast: job.left().filter(|_| goes_on).map(forecast),
         }
     }
 }
 
 struct Parsed {
-    what: ReplayWhat,
+    asked: AskedReplay,
     dry_run: bool,
-    per_second: Option<u32>,
-    reason: Option<String>,
 }
 
 async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<Parsed, Problem> {
@@ -167,48 +268,94 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
         fields.complain("select", "is needed; {} selects every dead letter".to_owned());
     }
     let mut select = fields.object("select");
-    let listed = select.get("deliveries", |raw| deliveries(api, raw));
-    let mut filter = DeadLetterFilter::of(tenant);
-    if let Some(named) = select.get("endpoint", value::text) {
-        match api.endpoint_named(Sees::Tenant(tenant), &named).await {
-            Ok(endpoint) => filter.endpoint = Some(endpoint),
-            // Another's is not to be told from one that never was.
-            Err(problem) if problem.code() == Code::NotFound => {
-                select.complain("endpoint", "is not the id or uid of an endpoint".to_owned());
-            }
-            Err(problem) => return Err(problem),
-        }
-    }
-    filter.cause = select.get("cause", |raw| cause(&value::text(raw)?));
-    filter.event_type = select.get("event_type", value::text);
-    filter.tier = select.get("tier", value::tier);
-    filter.since = select.get("since", value::time);
-    filter.until = select.get("until", value::time);
-    select.get("state", |raw| match value::texts(raw)?.as_slice() {
-        [only] if only == "dead" => Ok(()),
-        _ => Err("this version finds [\"dead\"] alone; name expired ones in select.deliveries".to_owned()),
-    });
-    // Another's are not to be told from those that never were.
-    if let Some(listed) = &listed {
-        let owned = api.engine.owned(tenant, listed).await?;
-        if let Some(index) = owned.iter().position(|owned| !owned) {
-            select.complain("deliveries", format!("entry {index} is not the id of a delivery"));
-        }
-    }
-    if listed.is_some() && filter != DeadLetterFilter::of(tenant) {
-        select.complain("deliveries", "goes with no filter; name deliveries, or say how to find them".to_owned());
-    }
-    select.not_built(&["missing_for"]);
+    let what = selected(api, tenant, &mut select).await?;
     fields.absorb(select);
     let dry_run = fields.get("dry_run", value::truth).unwrap_or(false);
     let per_second = fields.get("per_second", |raw| match value::whole(raw)? {
         count @ 1..=PER_SECOND_MAX => u32::try_from(count).map_err(|error| error.to_string()),
         _ => Err(format!("must be 1 to {PER_SECOND_MAX}")),
     });
-    let reason = fields.get("reason", value::text);
+    let reason = fields.get("reason", |raw| {
+        let reason = value::text(raw)?;
+        if reason.len() <= REASON_BYTES_MAX {
+            Ok(reason)
+        } else {
+            Err(format!("is longer than {REASON_BYTES_MAX} bytes"))
+        }
+    });
     fields.finish()?;
-    let what = listed.map_or(ReplayWhat::Found(filter), ReplayWhat::Listed);
-    Ok(Parsed { what, dry_run, per_second, reason })
+    Ok(Parsed { asked: AskedReplay { tenant, what, per_second, reason }, dry_run })
+}
+
+/// What is to be replayed: named deliveries, what an endpoint is missing, or what a filter finds.
+async fn selected<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    tenant: TenantId,
+    select: &mut Object<'_>,
+) -> Result<ReplayWhat, Problem> {
+    let listed = select.get("deliveries", |raw| deliveries(api, raw));
+    let missing_for = endpoint(api, tenant, select, "missing_for").await?;
+    let mut filter = DeadLetterFilter::of(tenant);
+    filter.endpoint = endpoint(api, tenant, select, "endpoint").await?;
+    filter.cause = select.get("cause", |raw| cause(&value::text(raw)?));
+    filter.event_type = select.get("event_type", value::text);
+    filter.tier = select.get("tier", value::tier);
+    filter.since = select.get("since", value::time);
+    filter.until = select.get("until", value::time);
+    let ends = select.get("state", ends);
+    if let Some(listed) = listed {
+        // Another's are not to be told from those that never were.
+        let owned = api.engine.owned(tenant, &listed).await?;
+        if let Some(index) = owned.iter().position(|owned| !owned) {
+            select.complain("deliveries", format!("entry {index} is not the id of a delivery"));
+        }
+        if filter != DeadLetterFilter::of(tenant) || missing_for.is_some() || ends.is_some() {
+            select.complain("deliveries", "goes with no filter; name deliveries, or say how to find them".to_owned());
+        }
+        return Ok(ReplayWhat::Listed(listed));
+    }
+    if let Some(endpoint) = missing_for {
+        let DeadLetterFilter { since, until, .. } = filter;
+        if (DeadLetterFilter { since, until, ..DeadLetterFilter::of(tenant) }) != filter || ends.is_some() {
+            select.complain("missing_for", "goes with since and until alone".to_owned());
+        }
+        return Ok(ReplayWhat::Missing(Missing { endpoint, since, until }));
+    }
+    Ok(match ends {
+        None | Some(Ends { dead: true, expired: false }) => ReplayWhat::Found(filter),
+        Some(Ends { dead, .. }) => ReplayWhat::Ended { filter, dead },
+    })
+}
+
+/// An endpoint that is named by its id or uid. Another's is not to be told from one that never was.
+async fn endpoint<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    tenant: TenantId,
+    select: &mut Object<'_>,
+    field: &'static str,
+) -> Result<Option<EndpointId>, Problem> {
+    let Some(named) = select.get(field, value::text) else { return Ok(None) };
+    match api.endpoint_named(Sees::Tenant(tenant), &named).await {
+        Ok(endpoint) => Ok(Some(endpoint)),
+        Err(problem) if problem.code() == Code::NotFound => {
+            select.complain(field, "is not the id or uid of an endpoint".to_owned());
+            Ok(None)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The ends that can have a next life.
+struct Ends {
+    dead: bool,
+    expired: bool,
+}
+
+fn ends(raw: &RawValue) -> Result<Ends, String> {
+    let named = value::texts(raw)?;
+    let ends = Ends { dead: named.iter().any(|end| end == "dead"), expired: named.iter().any(|end| end == "expired") };
+    let known = named.iter().all(|end| end == "dead" || end == "expired");
+    if known && !named.is_empty() { Ok(ends) } else { Err("must list dead, expired or both".to_owned()) }
 }
 
 fn deliveries<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<DeliveryId>, String> {

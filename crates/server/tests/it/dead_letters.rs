@@ -92,11 +92,94 @@ async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
         }
     };
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()));
+    assert_eq!((done.text("reason"), &done.body["forecast"]), ("mended", &serde_json::Value::Null));
     assert_eq!(given.server.get("/v1/replays").await.body["data"], serde_json::json!([done.body]));
     let shown = given.server.get(&format!("/v1/messages/{message}")).await;
     assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "its old life and its new one");
     let letter = given.server.get("/v1/dead-letters").await;
     assert_eq!(letter.body["data"][0]["replayed"], true);
+}
+
+#[tokio::test]
+async fn what_expired_is_replayed_and_what_cannot_be_is_counted_by_reason() {
+    let given = Given::start().await;
+    let sent = given.server.post("/v1/messages", r#"{"payload": 1, "ttl": 0}"#).await;
+    answer(&given.receiver, "503 Service Unavailable").await;
+    let expired = delivery_of(sent.text("id"));
+    while given.server.get(&format!("/v1/deliveries/{expired}")).await.text("state") != "expired" {}
+    let arrived = delivery_of(given.server.post("/v1/messages", r#"{"payload": 2}"#).await.text("id"));
+    answer(&given.receiver, "204 No Content").await;
+    while given.server.get(&format!("/v1/deliveries/{arrived}")).await.text("state") != "delivered" {}
+    let none = given.replay(r#"{"select": {"state": ["dead"]}, "dry_run": true}"#).await;
+    assert_eq!(none.body["total"], serde_json::json!({"count": 0, "exact": true}));
+    let select = format!(r#"{{"deliveries": ["{expired}", "{arrived}"]}}"#);
+    let dry = given.replay(&format!(r#"{{"select": {select}, "dry_run": true}}"#)).await;
+    assert_eq!(dry.body["replayed"], 1, "{}", dry.body);
+    assert_eq!(dry.body["skips"], serde_json::json!({"delivered": 1}));
+    let dry = given.replay(r#"{"select": {"state": ["dead", "expired"]}, "dry_run": true}"#).await;
+    assert_eq!(dry.body["total"], serde_json::json!({"count": 1, "exact": true}), "{}", dry.body);
+    let begun = given.replay(r#"{"select": {"state": ["expired"]}, "per_second": 1}"#).await;
+    assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.body);
+    assert_eq!(begun.body["forecast"]["left"], serde_json::json!({"count": 1, "exact": true}));
+    assert!(begun.body["forecast"]["done_at"].is_string());
+    answer(&given.receiver, "204 No Content").await;
+    let path = format!("/v1/replays/{}", begun.text("id"));
+    while given.server.get(&path).await.text("state") != "done" {}
+    let again = given.replay(r#"{"select": {"state": ["expired"]}, "dry_run": true}"#).await;
+    assert_eq!(again.body["total"]["count"], 0, "it has had its next life");
+}
+
+#[tokio::test]
+async fn an_endpoint_made_later_gets_what_it_is_missing_and_nothing_that_was_for_others() {
+    let given = Given::start().await;
+    let endpoint = &given.endpoint;
+    for body in [
+        r#"{"event_type": "order.paid", "payload": 1}"#.to_owned(),
+        r#"{"event_type": "order.lost", "payload": 2}"#.to_owned(),
+        format!(r#"{{"event_type": "order.paid", "payload": 3, "to": {{"endpoints": ["{endpoint}"]}}}}"#),
+    ] {
+        assert_eq!(given.server.post("/v1/messages", &body).await.status, StatusCode::ACCEPTED);
+        answer(&given.receiver, "204 No Content").await;
+    }
+    let later = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/", later.local_addr().expect("it listens"));
+    let body = format!(r#"{{"url": "{url}", "event_types": ["order.paid"]}}"#);
+    let id = given.server.post("/v1/endpoints", &body).await.text("id").to_owned();
+    let select = format!(r#"{{"missing_for": "{id}", "since": "2020-01-01T00:00:00Z"}}"#);
+    let dry = given.replay(&format!(r#"{{"select": {select}, "dry_run": true}}"#)).await;
+    assert_eq!(dry.body["total"], serde_json::json!({"count": 1, "exact": true}), "{}", dry.body);
+    let begun = given.replay(&format!(r#"{{"select": {select}}}"#)).await;
+    let received = answer(&later, "204 No Content").await;
+    assert!(received.contains("posthaste-event-type: order.paid"), "{received}");
+    let path = format!("/v1/replays/{}", begun.text("id"));
+    let done = loop {
+        let shown = given.server.get(&path).await;
+        if shown.text("state") == "done" {
+            break shown;
+        }
+    };
+    assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()), "{}", done.body);
+    let dry = given.replay(&format!(r#"{{"select": {select}, "dry_run": true}}"#)).await;
+    assert_eq!(dry.body["total"]["count"], 0, "it is not missing any more");
+}
+
+#[tokio::test]
+async fn a_replay_is_paused_resumed_and_cancelled() {
+    let given = Given::start().await;
+    given.dead("order.paid").await;
+    given.dead("order.lost").await;
+    // One at once, and the other after more than a second.
+    let begun = given.replay(r#"{"select": {}, "per_second": 1}"#).await;
+    let path = format!("/v1/replays/{}", begun.text("id"));
+    let change = async |verb: &str| given.server.post(&format!("{path}/{verb}"), "").await;
+    let paused = change("pause").await;
+    assert_eq!((paused.status, paused.text("state")), (StatusCode::OK, "paused"));
+    assert_eq!(paused.body["forecast"]["done_at"], serde_json::Value::Null);
+    assert_eq!(change("pause").await.text("state"), "paused");
+    assert_eq!(change("resume").await.text("state"), "running");
+    assert_eq!(change("cancel").await.text("state"), "cancelled");
+    assert_eq!(change("resume").await.problem(), (409, "replay_ended", ""));
+    assert_eq!(given.server.post("/v1/replays/rpl_0/pause", "").await.problem(), (404, "not_found", ""));
 }
 
 #[tokio::test]
@@ -108,7 +191,10 @@ async fn a_replay_that_cannot_be_is_refused_by_name() {
         (r#"{"select": {"cause": "no"}}"#, "/select/cause"),
         (r#"{"select": {"endpoint": "ep_0"}}"#, "/select/endpoint"),
         (r#"{"select": {"deliveries": []}}"#, "/select/deliveries"),
-        (r#"{"select": {"state": ["expired"]}}"#, "/select/state"),
+        (r#"{"select": {"state": ["delivered"]}}"#, "/select/state"),
+        (r#"{"select": {"state": []}}"#, "/select/state"),
+        (r#"{"select": {"missing_for": "ep_0"}}"#, "/select/missing_for"),
+        (&format!(r#"{{"select": {{"missing_for": "{}", "cause": "gone"}}}}"#, given.endpoint), "/select/missing_for"),
         (r#"{"select": {}, "per_second": 0}"#, "/per_second"),
         (&format!(r#"{{"select": {{"deliveries": ["{never}"]}}}}"#), "/select/deliveries"),
     ] {

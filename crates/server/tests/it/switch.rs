@@ -31,7 +31,8 @@ async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
     assert_eq!((resumed.status, resumed.body["paused"].as_bool()), (StatusCode::OK, Some(false)));
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let bytes = stream.read(&mut request).await.expect("a request");
+    assert!(bytes > 0);
     assert_eq!(server.get(&path).await.text("state"), "dispatching");
 }
 
@@ -197,11 +198,13 @@ async fn a_strict_lane_held_by_a_dead_head_goes_on_once_it_is_enabled() {
     while server.get(&paths[1]).await.text("state") != "delivered" {}
 }
 
-/// Takes one request and answers it.
-pub(crate) async fn answer(receiver: &TcpListener, status: &str) {
+/// Takes one request and answers it: the request.
+pub(crate) async fn answer(receiver: &TcpListener, status: &str) -> String {
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let bytes = stream.read(&mut request).await.expect("a request");
+    assert!(bytes > 0);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await.expect("somebody reads it");
+    String::from_utf8_lossy(&request[..bytes]).into_owned()
 }

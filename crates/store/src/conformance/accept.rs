@@ -150,6 +150,13 @@ fn details() -> Details {
         labels: vec![(text("purpose"), text("billing é")), (text("empty"), String::new())],
         region: Some(text("eu")),
         cost_center: Some(text("growth")),
-        audience: Audience { subjects: vec![text("user-42")], tags: vec![text("beta"), text("a")], all: true },
+        audience: Audience {
+            subjects: vec![text("user-42")],
+            tags: vec![text("beta"), text("a")],
+            all: true,
+            named: true,
+        },
+        deliver_at: Some(after(5)),
+        ttl: Some(std::time::Duration::from_secs(9)),
     }
 }

@@ -98,7 +98,7 @@ impl<S: Store> Case<S> {
     async fn replayed(&self, old: &Delivery) -> Delivery {
         let job = JobId(self.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(vec![old.id]);
-        let replay = NewReplay { id: job, tenant: TENANT, at: NOW, what, per_second: None };
+        let replay = NewReplay::new(job, TENANT, NOW, what);
         self.done("replay", self.store.start_replay(self.session(), replay).await);
         let mut accepted = self.message(&[Draft::to(old.lane.raw())]);
         let mut new = accepted.deliveries.remove(0);
@@ -113,7 +113,7 @@ impl<S: Store> Case<S> {
             from: JobCursor::START,
             to: JobCursor::behind(1),
             deliveries: vec![spread],
-            skipped: 0,
+            skipped: crate::Skips::default(),
             last: true,
         };
         self.done("spread", self.store.spread(self.session(), chunk).await);
@@ -280,16 +280,10 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     let waits = case.accept_one(Draft::to(1)).await;
     let dead = case.accept_about(ANN, Draft::to(1)).await;
     case.dies(&dead).await;
-    let replay = NewReplay {
-        id: JobId(case.message(&[]).message.id.0),
-        tenant: TENANT,
-        at: NOW,
-        what: ReplayWhat::Found(DeadLetterFilter {
-            event_type: Some("some.event".to_owned()),
-            ..DeadLetterFilter::of(TENANT)
-        }),
-        per_second: None,
-    };
+    let filter = DeadLetterFilter { event_type: Some("some.event".to_owned()), ..DeadLetterFilter::of(TENANT) };
+    let id = JobId(case.message(&[]).message.id.0);
+    let reason = Some("she called".to_owned());
+    let replay = NewReplay { reason, ..NewReplay::new(id, TENANT, NOW, ReplayWhat::Found(filter)) };
     case.done("replay", case.store.start_replay(case.session(), replay).await);
     let mut theirs = case.message(&[Draft::to(2)]);
     Arc::make_mut(&mut theirs.message).tenant = other.tenant;

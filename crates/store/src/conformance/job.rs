@@ -13,7 +13,7 @@ use posthaste_core::tier::Tier;
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
 use crate::row::{
     Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
-    Message, NewReplay, ReplayWhat, Spread, Sweep,
+    Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
 };
 use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store};
 
@@ -21,7 +21,7 @@ const TENANT: TenantId = TenantId::from_raw(9);
 
 impl<S: Store> Case<S> {
     /// Accepts a message whose deliveries a job makes.
-    async fn fan_out(&self) -> Arc<Message> {
+    pub(super) async fn fan_out(&self) -> Arc<Message> {
         let accepted = self.message(&[]);
         let message = Arc::clone(&accepted.message);
         let fan_out = fan_out(message.id);
@@ -32,7 +32,7 @@ impl<S: Store> Case<S> {
     }
 
     /// A chunk that takes a fan-out from behind one endpoint to behind another.
-    fn chunk(&self, message: &Arc<Message>, from: JobCursor, to: u64, lanes: &[u64]) -> Chunk {
+    pub(super) fn chunk(&self, message: &Arc<Message>, from: JobCursor, to: u64, lanes: &[u64]) -> Chunk {
         let deliveries = lanes.iter().map(|lane| self.spread_to(message, *lane, None)).collect();
         Chunk {
             job: JobId(message.id.0),
@@ -40,7 +40,7 @@ impl<S: Store> Case<S> {
             from,
             to: JobCursor::behind(to),
             deliveries,
-            skipped: 0,
+            skipped: Skips::default(),
             last: false,
         }
     }
@@ -53,16 +53,16 @@ impl<S: Store> Case<S> {
         Spread { new, message: Arc::clone(message), replays }
     }
 
-    async fn spread(&self, chunk: &Chunk) -> Chunked {
+    pub(super) async fn spread(&self, chunk: &Chunk) -> Chunked {
         self.done("spread", self.store.spread(self.session(), chunk.clone()).await)
     }
 
-    async fn job(&self, id: JobId) -> Job {
+    pub(super) async fn job(&self, id: JobId) -> Job {
         let job = self.done("job", self.store.job(id).await);
         job.unwrap_or_else(|| self.fail("there is no such job"))
     }
 
-    async fn of_message(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
+    pub(super) async fn of_message(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
         let mut all: Vec<DeliveryId> = Vec::new();
         loop {
             let after = all.last().copied();
@@ -74,33 +74,40 @@ impl<S: Store> Case<S> {
         }
     }
 
-    async fn ended(&self, draft: Draft, state: State) -> Delivery {
+    pub(super) async fn ended(&self, draft: Draft, state: State) -> Delivery {
         let delivery = self.accept_one(draft).await;
         self.settle_done(self.attempted(&delivery, state, Cause::NotFound)).await;
         delivery
     }
 
-    async fn replay(&self, what: ReplayWhat) -> Job {
+    pub(super) async fn replay(&self, what: ReplayWhat) -> Job {
         let id = JobId(self.message(&[]).message.id.0);
-        let replay = NewReplay { id, tenant: TENANT, at: NOW, what, per_second: Some(7) };
+        let replay = NewReplay { per_second: Some(7), ..NewReplay::new(id, TENANT, NOW, what) };
         self.done("start a replay", self.store.start_replay(self.session(), replay).await)
     }
 
     /// The chunk that a replay makes next, as its owner would.
-    async fn replay_chunk(&self, id: JobId, limit: u32) -> Chunk {
+    pub(super) async fn replay_chunk(&self, id: JobId, limit: u32) -> Chunk {
         let job = self.job(id).await;
         let page = self.done("replay page", self.store.replay_page(id, limit).await);
         let page = page.unwrap_or_else(|| self.fail("it is a replay"));
         let mut deliveries = Vec::new();
-        let mut skipped = 0;
+        let mut skipped = Skips::default();
         for item in &page.items {
-            let Some(ended) = &item.ended else {
-                skipped += 1;
-                continue;
+            let (message, lane, old) = match (&item.found, &job.kind) {
+                (Replayable::Ended(ended), _) => (ended.message, ended.lane.raw(), Some(ended.id)),
+                (Replayable::Missing(message), JobKind::ReplayMissing(missing)) => {
+                    (message.id, missing.endpoint.raw(), None)
+                }
+                (Replayable::Missing(_), _) => self.fail("nobody asked for what is missing"),
+                (Replayable::Not(why), _) => {
+                    skipped.add(*why, 1);
+                    continue;
+                }
             };
-            let message = self.done("message", self.store.message(ended.message).await);
+            let message = self.done("message", self.store.message(message).await);
             let message = message.unwrap_or_else(|| self.fail("what can be replayed has its payload"));
-            deliveries.push(self.spread_to(&message, ended.lane.raw(), Some(ended.id)));
+            deliveries.push(self.spread_to(&message, lane, old));
         }
         let Job { cursor: from, .. } = job;
         Chunk { job: id, at: NOW, from, to: page.next, deliveries, skipped, last: page.last }
@@ -111,11 +118,11 @@ fn fan_out(message: MessageId) -> FanOut {
     FanOut { message, tier: Tier::Engagement, deliver_at: Some(after(5)), ttl: Some(std::time::Duration::from_secs(9)) }
 }
 
-fn dead(ms: i64) -> State {
+pub(super) fn dead(ms: i64) -> State {
     State::Dead { at: after(ms), cause: Cause::NotFound }
 }
 
-fn new_ids(chunk: &Chunk) -> Vec<DeliveryId> {
+pub(super) fn new_ids(chunk: &Chunk) -> Vec<DeliveryId> {
     chunk.deliveries.iter().map(|spread| spread.new.delivery.id).collect()
 }
 
@@ -129,9 +136,10 @@ pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Case
         state: JobState::Running,
         cursor: JobCursor::START,
         made: 0,
-        skipped: 0,
+        skipped: Skips::default(),
         total: None,
         per_second: None,
+        reason: None,
     };
     case.same("its job", case.job(expected.id).await, expected.clone());
     let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
@@ -155,10 +163,11 @@ pub(super) async fn a_chunk_is_made_once_with_its_cursor<S: Store>(case: &Case<S
     for id in new_ids(&twin) {
         case.check(case.pending(id).await.is_none(), "a stale chunk makes nothing");
     }
-    let second = Chunk { last: true, skipped: 3, ..case.chunk(&message, first.to, 9, &[7]) };
+    let second =
+        Chunk { last: true, skipped: Skips::of(Skip::EndpointGone, 3), ..case.chunk(&message, first.to, 9, &[7]) };
     case.same("the next", case.spread(&second).await, Chunked::Done(1));
     let job = case.job(first.job).await;
-    case.same("progress", (job.made, job.skipped, job.cursor), (3, 3, second.to));
+    case.same("progress", (job.made, job.skipped, job.cursor), (3, second.skipped, second.to));
     case.same("done", job.state, JobState::Done);
     let late = case.chunk(&message, second.to, 10, &[8]);
     case.same("a job that is done makes nothing", case.spread(&late).await, Chunked::Stale);
@@ -251,7 +260,11 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     }
     case.same("nobody else's turn", case.spread(&twins).await, Chunked::Done(0));
     let twin = case.job(twin.id).await;
-    case.same("all passed over", (twin.made, twin.skipped, twin.state), (0, 3, JobState::Done));
+    case.same(
+        "all passed over",
+        (twin.made, twin.skipped, twin.state),
+        (0, Skips::of(Skip::ReplayedBefore, 3), JobState::Done),
+    );
     for (old, new) in old.iter().zip(&lives) {
         let lives = case.done("lives", case.store.replay_of(*old).await);
         case.same("its next life", lives, (None, Some(*new)));
@@ -273,7 +286,7 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     let third = case.replay(ReplayWhat::Listed(vec![lives[0], old[0]])).await;
     let chunk = case.replay_chunk(third.id, MANY).await;
     case.same("a life that ended has a next one", case.spread(&chunk).await, Chunked::Done(1));
-    case.same("the first has had its own", case.job(third.id).await.skipped, 1);
+    case.same("the first has had its own", case.job(third.id).await.skipped, Skips::of(Skip::ReplayedBefore, 1));
 }
 
 pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(case: &Case<S>) {
@@ -292,7 +305,9 @@ pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(c
         case.same("made", case.spread(&chunk).await, Chunked::Done(made));
     }
     let job = case.job(job.id).await;
-    case.same("two lives", (job.made, job.skipped), (2, 3));
+    let mut skipped = Skips::default();
+    [Skip::Delivered, Skip::NotEnded, Skip::NotFound].into_iter().for_each(|why| skipped.add(why, 1));
+    case.same("two lives", (job.made, job.skipped), (2, skipped));
     for id in [expired, given_up] {
         case.check(case.done("lives", case.store.replay_of(id).await).1.is_some(), "it has a next life");
     }
@@ -302,7 +317,7 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     let begin = async |digest: u8| {
         let id = JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
-        let replay = NewReplay { id, tenant: TENANT, at: NOW, what, per_second: None };
+        let replay = NewReplay::new(id, TENANT, NOW, what);
         let answer = FirstAnswer { status: 202, body: format!("{id}").into() };
         let key = KeyHash([5; 16]);
         let once = Idempotency { tenant: TENANT, key, digest: [digest; 32], answer: answer.clone(), at: NOW };
@@ -326,6 +341,9 @@ pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<
     _ = case.done("purge", case.store.purge_dead_letters(case.session(), filter).await);
     case.cut(Scope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
+    let mut skipped = Skips::of(Skip::Purged, 1);
+    skipped.add(Skip::Cancelled, 1);
+    case.same("and why", case.job(job.id).await.skipped, skipped);
     for id in new_ids(&chunk) {
         case.check(case.pending(id).await.is_none(), "nothing was made");
     }

@@ -128,7 +128,7 @@ pub(super) async fn ended_jobs_go_and_running_ones_stay<S: Store>(case: &Case<S>
     for _ in 0..2 {
         let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
-        let replay = NewReplay { id, tenant: TenantId::from_raw(9), at: NOW, what, per_second: None };
+        let replay = NewReplay::new(id, TenantId::from_raw(9), NOW, what);
         case.done("replay", case.store.start_replay(case.session(), replay).await);
         ids.push(id);
     }

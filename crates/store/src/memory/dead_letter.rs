@@ -54,10 +54,10 @@ impl DeadLetters {
         self.last
     }
 
-    /// Whether this one is listed and was not replayed.
-    pub(super) fn is_open(&self, delivery: DeliveryId) -> bool {
+    /// Whether this one is listed: filed, and not purged.
+    pub(super) fn is_filed(&self, delivery: DeliveryId) -> bool {
         let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get(number));
-        letter.is_some_and(|letter| letter.replayed_as.is_none() && !self.is_purged(letter))
+        letter.is_some_and(|letter| !self.is_purged(letter))
     }
 
     /// Notes the next life of one.

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
-use posthaste_core::state::State;
+use posthaste_core::id::{DeliveryId, JobId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
     Acceptance, Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
-    ListOrder, Message, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Row, Session, Shown, Token,
+    Known, ListOrder, ListedMessage, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row,
+    Session, Shown, Skip, Spread, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -25,6 +26,21 @@ pub(super) struct Jobs {
     /// Next lives by what they replay, and back.
     lives: BTreeMap<DeliveryId, DeliveryId>,
     before: BTreeMap<DeliveryId, DeliveryId>,
+    /// What endpoints were missing and have got since.
+    pub(super) missed: BTreeSet<(MessageId, LaneId)>,
+}
+
+/// A page of what is found, by id, from behind a cursor.
+fn page_behind(cursor: JobCursor, found: impl Iterator<Item = (Replayable, u64)>, limit: u32) -> ReplayPage {
+    let behind = found.filter(|(_, id)| *id > cursor.number);
+    let mut items: Vec<ReplayItem> = behind
+        .map(|(found, id)| ReplayItem { found, cursor: JobCursor::behind(id) })
+        .take(limit as usize + 1)
+        .collect();
+    let last = items.len() <= limit as usize;
+    items.truncate(limit as usize);
+    let next = items.last().map_or(cursor, |item| item.cursor);
+    ReplayPage { items, next, last }
 }
 
 impl Jobs {
@@ -102,18 +118,16 @@ impl Memory {
     /// See [`crate::Jobs::start_replay`].
     pub fn start_replay(&mut self, session: Session, replay: &NewReplay) -> Result<Job, StoreError> {
         self.guard(session)?;
-        let job = match &replay.what {
+        let mut job = replay.job(self.dead.last())?;
+        match &replay.what {
             ReplayWhat::Found(filter) => {
                 let filter = replay.filter(filter);
                 let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
-                replay.of_found(filter, self.dead.last(), &page)
+                job.total = Some(NewReplay::counted(&page));
             }
-            ReplayWhat::Listed(ids) => {
-                let job = replay.of_listed(ids)?;
-                self.jobs.listed.insert(job.id, ids.clone());
-                job
-            }
-        };
+            ReplayWhat::Listed(ids) => _ = self.jobs.listed.insert(job.id, ids.clone()),
+            ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
+        }
         self.note([Entry::Job { job: job.id, tenant: job.tenant, state: job.state }]);
         self.jobs.jobs.insert(job.id, job.clone());
         Ok(job)
@@ -130,7 +144,7 @@ impl Memory {
         match self.once(Some(once), None) {
             Acceptance::Replayed(answer) => Ok(Begun::Before(answer)),
             Acceptance::KeyReused => Ok(Begun::KeyReused),
-            Acceptance::Fresh => self.start_replay(session, replay).map(Begun::Now),
+            Acceptance::Fresh => self.start_replay(session, replay).map(|job| Begun::Now(Box::new(job))),
         }
     }
 
@@ -168,36 +182,112 @@ impl Memory {
 
     /// See [`crate::Jobs::replay_page`].
     pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
-        let job = self.jobs.jobs.get(&id)?;
+        // A replay that is done has let go of its list.
+        let listed = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
+        self.page_of(self.jobs.jobs.get(&id)?, listed, limit)
+    }
+
+    /// See [`crate::Jobs::would_replay`].
+    pub fn would_replay(&self, replay: &NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
+        let job = Job { cursor: from, ..replay.job(self.dead.last())? };
+        let listed = if let ReplayWhat::Listed(ids) = &replay.what { ids.as_slice() } else { &[] };
+        self.page_of(&job, listed, limit).ok_or(StoreError::Stopped)
+    }
+
+    fn page_of(&self, job: &Job, listed: &[DeliveryId], limit: u32) -> Option<ReplayPage> {
         let met = match &job.kind {
             JobKind::FanOut(_) => return None,
+            JobKind::ReplayEnded { filter, dead } => {
+                let found = self.ended.values().filter(|ended| {
+                    job.meets_ended(filter, *dead, ended) && self.is_of(ended, job.tenant, filter.event_type.as_deref())
+                });
+                let found = found.map(|ended| (self.replayable(&job.kind, ended.id), ended.id.raw()));
+                let is_selected = |found: &(Replayable, u64)| {
+                    !matches!(found.0, Replayable::Not(Skip::ReplayedBefore | Skip::Purged))
+                };
+                return Some(page_behind(job.cursor, found.filter(is_selected), limit));
+            }
+            JobKind::ReplayMissing(missing) => {
+                let found = self.messages.values().filter(|message| self.is_missing(job, *missing, message));
+                let found =
+                    found.map(|message| (Replayable::Missing(Box::new(ListedMessage::of(message))), message.id.raw()));
+                return Some(page_behind(job.cursor, found, limit));
+            }
             JobKind::ReplayFound { filter, upto } => {
                 let page = self.dead_letters(filter, ListOrder::OldestFirst, job.cursor.letter(), limit);
                 job.meets_letters(*upto, &page)
             }
             JobKind::ReplayListed => {
-                // A replay that is done has let go of its list.
-                let all = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
-                let places = (1..).zip(all).skip_while(|(place, _)| *place <= job.cursor.number);
+                let places = (1..).zip(listed).skip_while(|(place, _)| *place <= job.cursor.number);
                 let found = places.take(limit as usize).map(|(place, id)| (*id, JobCursor::behind(place)));
                 job.meets_listed(found.collect(), limit)
             }
         };
-        let ended = |id| self.replayable(id).filter(|ended| job.kind.replays(ended)).cloned();
-        let item = |(id, cursor)| ReplayItem { ended: ended(id), cursor };
+        let item = |(id, cursor)| ReplayItem { found: self.replayable(&job.kind, id), cursor };
         Some(ReplayPage { items: met.found.into_iter().map(item).collect(), next: met.next, last: met.last })
     }
 
-    /// What ended as dead or expired, was not replayed, and has its payload.
-    fn replayable(&self, id: DeliveryId) -> Option<&Delivery> {
-        let delivery = self.ended.get(&id)?;
-        let takes = match delivery.state {
-            State::Dead { .. } => self.dead.is_open(id),
-            State::Expired { .. } => true,
-            _ => false,
+    /// Whether what has ended is a tenant's, and of this event if one is asked for.
+    fn is_of(&self, ended: &Delivery, tenant: TenantId, event_type: Option<&str>) -> bool {
+        let is_theirs = self.endpoints.get(&ended.lane.endpoint()).is_some_and(|endpoint| endpoint.tenant == tenant);
+        let message = self.messages.get(&ended.message);
+        let has = |asked| message.is_some_and(|message| message.event_type.as_deref() == Some(asked));
+        is_theirs && event_type.is_none_or(has)
+    }
+
+    fn is_missing(&self, job: &Job, missing: Missing, message: &Message) -> bool {
+        let lane = LaneId::from(missing.endpoint);
+        let fans_out = self.jobs.jobs.get(&JobId(message.id.0));
+        let fans_out = fans_out.is_some_and(|job| matches!(job.state, JobState::Running | JobState::Paused));
+        let is_its = |delivery: &Delivery| delivery.message == message.id && delivery.lane == lane;
+        message.tenant == job.tenant
+            && message.id.0 < job.id.0
+            && missing.has_time(message.at)
+            && !fans_out
+            && !self.jobs.missed.contains(&(message.id, lane))
+            && !self.cuts.contains_key(&Scope::Message(message.id))
+            && !self.pending.values().any(|row| is_its(&row.delivery))
+            && !self.ended.values().any(is_its)
+    }
+
+    /// What can be made of a delivery.
+    fn replayable(&self, kind: &JobKind, id: DeliveryId) -> Replayable {
+        let ended = self.ended.get(&id).cloned();
+        kind.judge(Known {
+            is_pending: self.pending.contains_key(&id),
+            was_replayed: self.jobs.lives.contains_key(&id),
+            is_filed: self.dead.is_filed(id),
+            has_payload: ended.as_ref().is_some_and(|ended| self.messages.contains_key(&ended.message)),
+            ended,
+        })
+    }
+
+    /// Links what a replay makes to what it was made for, unless it cannot be made: then says why.
+    fn link(&mut self, kind: &JobKind, spread: &Spread) -> Option<Skip> {
+        let (new, message) = (spread.new.delivery.id, spread.new.delivery.message);
+        if matches!(kind, JobKind::FanOut(_)) {
+            return None;
+        }
+        if self.cuts.contains_key(&Scope::Message(message)) {
+            return Some(Skip::Cancelled);
+        }
+        let Some(old) = spread.replays else {
+            let is_new = self
+                .messages
+                .contains_key(&message)
+                .then(|| self.jobs.missed.insert((message, spread.new.delivery.lane)));
+            return match is_new {
+                None => Some(Skip::PayloadGone),
+                Some(is_new) => (!is_new).then_some(Skip::ReplayedBefore),
+            };
         };
-        let is_new = !self.jobs.lives.contains_key(&id);
-        (takes && is_new && self.messages.contains_key(&delivery.message)).then_some(delivery)
+        if let Replayable::Not(why) = self.replayable(kind, old) {
+            return Some(why);
+        }
+        self.jobs.lives.insert(old, new);
+        self.jobs.before.insert(new, old);
+        self.dead.replayed(old, new);
+        None
     }
 
     /// See [`crate::Jobs::spread`]; what arrives comes along.
@@ -206,22 +296,16 @@ impl Memory {
         let Some(job) = self.jobs.jobs.get(&chunk.job).filter(|job| job.takes(&chunk)) else {
             return Ok((Chunked::Stale, Vec::new()));
         };
-        let tenant = job.tenant;
+        let (tenant, kind) = (job.tenant, job.kind.clone());
         let mut arrivals = Vec::new();
         let mut skipped = chunk.skipped;
         for spread in chunk.deliveries {
+            if let Some(why) = self.link(&kind, &spread) {
+                skipped.add(why, 1);
+                continue;
+            }
             let delivery = &spread.new.delivery;
             let (id, message) = (delivery.id, delivery.message);
-            if let Some(old) = spread.replays {
-                let is_cut = self.cuts.contains_key(&posthaste_core::cut::Scope::Message(message));
-                if is_cut || self.replayable(old).is_none() {
-                    skipped += 1;
-                    continue;
-                }
-                self.jobs.lives.insert(old, id);
-                self.jobs.before.insert(id, old);
-                self.dead.replayed(old, id);
-            }
             self.jobs.list(message, id);
             self.lanes.entry(delivery.lane).or_insert_with(|| Arc::clone(&spread.new.lane));
             self.put(Row { delivery: delivery.clone(), place: spread.new.place, token: Token::Valid });
@@ -240,7 +324,7 @@ impl Memory {
         if let Some(job) = self.jobs.jobs.get_mut(&chunk.job) {
             job.cursor = chunk.to;
             job.made += made;
-            job.skipped += skipped;
+            job.skipped.add_all(skipped);
             if chunk.last {
                 job.state = JobState::Done;
                 self.jobs.listed.remove(&chunk.job);

@@ -17,7 +17,7 @@ use crate::row::{
     MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
-use crate::row::{Begun, Chunk, Chunked, Job, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
 use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
@@ -236,6 +236,10 @@ impl Jobs for MemoryStore {
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
         Ok(self.lock().replay_page(id, limit))
+    }
+
+    async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
+        self.lock().would_replay(&replay, from, limit)
     }
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {

@@ -258,15 +258,15 @@ impl Purges {
     }
 }
 
-/// Whether a delivery's letter is listed and was not replayed.
-pub(super) fn is_open(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
+/// Whether a delivery's letter is listed: filed, and not purged.
+pub(super) fn is_filed(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
     let doing = failed("read a dead letter");
     let mut sql =
         conn.prepare_cached(&format!("SELECT {COLUMNS} FROM dead_letter WHERE delivery = ?1")).map_err(&doing)?;
     let mut rows = sql.query([key(delivery.0)]).map_err(&doing)?;
     let Some(row) = rows.next().map_err(&doing)? else { return Ok(false) };
     let letter = stored(row)?;
-    Ok(letter.replayed_as.is_none() && !purges.0.iter().any(|(_, purge)| purge.covers(&letter)))
+    Ok(!purges.0.iter().any(|(_, purge)| purge.covers(&letter)))
 }
 
 /// The highest number filed so far.

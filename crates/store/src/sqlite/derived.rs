@@ -107,6 +107,12 @@ fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError
     Ok(derived)
 }
 
+/// The ids of a lane's deliveries that the history does not know yet.
+pub(super) fn unfollowed(conn: &Connection, lane: LaneId) -> Result<BTreeSet<i64>, StoreError> {
+    let derived = tail(conn, followed(conn)?.followed, Only::Lane(lane))?;
+    Ok(derived.deliveries.into_iter().map(|(_, id)| key(id.0)).collect())
+}
+
 /// The ids of an endpoint's deliveries from behind one, as many as are looked at and one more.
 pub(super) fn of_lane(
     conn: &Connection,

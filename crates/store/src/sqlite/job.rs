@@ -8,7 +8,6 @@ use std::sync::Arc;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -21,16 +20,17 @@ use super::column::{
 use super::dead_letter::{self, number, optional};
 use super::request::Request;
 use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, failed, idempotency, show, token};
+use super::{Sqlite, arrivals, cut, failed, idempotency, replay, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Acceptance, Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery,
-    JobState, ListOrder, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Session, Spread,
+    JobState, ListOrder, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip,
+    Skips, Spread,
 };
 use crate::{Jobs, StoreError};
 
-const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, skipped, total, counted,
-  per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto";
+const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, total, counted,
+  per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto, reason";
 
 impl Jobs for Sqlite {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
@@ -56,7 +56,7 @@ impl Jobs for Sqlite {
             Some(Acceptance::Fresh) | None => {
                 vault.write_down(conn, once.tenant).map_err(failed("begin a replay"))?;
                 idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
-                begin(conn, &vault, &replay, entries).map(Begun::Now)
+                begin(conn, &vault, &replay, entries).map(|job| Begun::Now(Box::new(job)))
             }
         };
         match self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await? {
@@ -89,7 +89,24 @@ impl Jobs for Sqlite {
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-        self.readers.read(move |conn| replay_page(conn, id, limit)).await
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| match one(conn, id)? {
+            Some(job) => replay::page(conn, &vault, &job, None, limit),
+            None => Ok(None),
+        };
+        self.readers.read(read).await
+    }
+
+    async fn would_replay(&self, asked: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let read = move |conn: &Connection| {
+            let asked = sealed(conn, &vault, &asked)?;
+            let job = Job { cursor: from, ..asked.job(dead_letter::last(conn)?)? };
+            let listed = if let ReplayWhat::Listed(ids) = &asked.what { Some(ids.as_slice()) } else { None };
+            let page = replay::page(conn, &vault, &job, listed, limit)?;
+            page.ok_or_else(|| super::vault::damaged("a replay"))
+        };
+        self.readers.read(read).await
     }
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
@@ -113,20 +130,28 @@ impl Jobs for Sqlite {
 
 /// A job as it was asked for: its filter is kept under seal.
 fn opened(conn: &Connection, vault: &Vault, mut job: Job) -> Result<Job, StoreError> {
-    if let JobKind::ReplayFound { filter, .. } = &mut job.kind {
+    if let JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } = &mut job.kind {
         dead_letter::open(conn, vault, job.tenant, &mut filter.event_type)?;
+    }
+    if let Some(reason) = job.reason.take() {
+        job.reason = vault.open_reason(conn, (job.tenant, job.id), &reason)?;
     }
     Ok(job)
 }
 
 /// Writes a new job.
 pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
-    let (fan_out, found) = match &job.kind {
-        JobKind::FanOut(fan_out) => (Some(fan_out), None),
-        JobKind::ReplayFound { filter, upto } => (None, Some((filter, *upto))),
-        JobKind::ReplayListed => (None, None),
+    let (fan_out, filter, upto) = match &job.kind {
+        JobKind::FanOut(fan_out) => (Some(fan_out), None, None),
+        JobKind::ReplayFound { filter, upto } => (None, Some(filter.clone()), Some(*upto)),
+        JobKind::ReplayListed => (None, None, None),
+        JobKind::ReplayEnded { filter, dead } => (None, Some(filter.clone()), Some((*dead).into())),
+        JobKind::ReplayMissing(Missing { endpoint, since, until }) => {
+            let (endpoint, since, until) = (Some(*endpoint), *since, *until);
+            (None, Some(DeadLetterFilter { endpoint, since, until, ..DeadLetterFilter::of(job.tenant) }), None)
+        }
     };
-    let filter = found.map(|(filter, _)| filter);
+    let filter = filter.as_ref();
     let tier = fan_out.map(|fan_out| fan_out.tier).or(filter.and_then(|filter| filter.tier));
     let (total, counted) = match job.total {
         None => (None, None),
@@ -145,51 +170,58 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
     sql.raw_bind_parameter(6, job.cursor.at.as_millis())?;
     sql.raw_bind_parameter(7, number(job.cursor.number))?;
     sql.raw_bind_parameter(8, number(job.made))?;
-    sql.raw_bind_parameter(9, number(job.skipped))?;
-    sql.raw_bind_parameter(10, total)?;
-    sql.raw_bind_parameter(11, counted)?;
-    sql.raw_bind_parameter(12, job.per_second)?;
-    sql.raw_bind_parameter(13, tier.map(tier_number))?;
-    sql.raw_bind_parameter(14, fan_out.and_then(|fan_out| fan_out.deliver_at).map(Timestamp::as_millis))?;
-    sql.raw_bind_parameter(15, fan_out.and_then(|fan_out| fan_out.ttl).map(micros))?;
-    sql.raw_bind_parameter(16, filter.and_then(|filter| filter.endpoint).map(|endpoint| key(endpoint.0)))?;
-    sql.raw_bind_parameter(17, filter.and_then(|filter| filter.cause).map(cause_number))?;
-    sql.raw_bind_parameter(18, filter.and_then(|filter| filter.event_type.as_deref()))?;
-    sql.raw_bind_parameter(19, filter.and_then(|filter| filter.since).map(Timestamp::as_millis))?;
-    sql.raw_bind_parameter(20, filter.and_then(|filter| filter.until).map(Timestamp::as_millis))?;
-    sql.raw_bind_parameter(21, found.map(|(_, upto)| number(upto)))?;
+    sql.raw_bind_parameter(9, total)?;
+    sql.raw_bind_parameter(10, counted)?;
+    sql.raw_bind_parameter(11, job.per_second)?;
+    sql.raw_bind_parameter(12, tier.map(tier_number))?;
+    sql.raw_bind_parameter(13, fan_out.and_then(|fan_out| fan_out.deliver_at).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(14, fan_out.and_then(|fan_out| fan_out.ttl).map(micros))?;
+    sql.raw_bind_parameter(15, filter.and_then(|filter| filter.endpoint).map(|endpoint| key(endpoint.0)))?;
+    sql.raw_bind_parameter(16, filter.and_then(|filter| filter.cause).map(cause_number))?;
+    sql.raw_bind_parameter(17, filter.and_then(|filter| filter.event_type.as_deref()))?;
+    sql.raw_bind_parameter(18, filter.and_then(|filter| filter.since).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(19, filter.and_then(|filter| filter.until).map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(20, upto.map(number))?;
+    sql.raw_bind_parameter(21, job.reason.as_deref())?;
     sql.raw_execute().map(drop)
 }
 
-/// Begins a replay, whose filter is written sealed.
-fn begin(conn: &Connection, vault: &Vault, replay: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
-    let mut replay = replay.clone();
-    if let ReplayWhat::Found(filter) = &mut replay.what {
-        let asked = DeadLetterFilter { tenant: replay.tenant, ..filter.clone() };
-        *filter = dead_letter::sealed(conn, vault, &asked)?;
-        vault.write_down(conn, replay.tenant).map_err(failed("begin a replay"))?;
+/// A replay as its row says it: what somebody chose is under seal.
+fn sealed(conn: &Connection, vault: &Vault, asked: &NewReplay) -> Result<NewReplay, StoreError> {
+    let mut asked = asked.clone();
+    if let ReplayWhat::Found(filter) | ReplayWhat::Ended { filter, .. } = &mut asked.what {
+        *filter = dead_letter::sealed(conn, vault, &DeadLetterFilter { tenant: asked.tenant, ..filter.clone() })?;
     }
-    opened(conn, vault, start_replay(conn, &replay, entries)?)
+    if let Some(reason) = &mut asked.reason {
+        *reason = vault.seal_reason(conn, (asked.tenant, asked.id), reason)?;
+    }
+    Ok(asked)
 }
 
 /// Begins a replay.
-pub(super) fn start_replay(conn: &Connection, replay: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+fn begin(conn: &Connection, vault: &Vault, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+    let asked = sealed(conn, vault, asked)?;
+    vault.write_down(conn, asked.tenant).map_err(failed("begin a replay"))?;
+    opened(conn, vault, start_replay(conn, &asked, entries)?)
+}
+
+/// Begins a replay that is sealed.
+fn start_replay(conn: &Connection, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
     let doing = failed("begin a replay");
-    let job = match &replay.what {
+    let mut job = asked.job(dead_letter::last(conn)?)?;
+    match &asked.what {
         ReplayWhat::Found(filter) => {
-            let filter = replay.filter(filter);
-            let page = dead_letter::list(conn, &filter, ListOrder::OldestFirst, None, u32::MAX)?;
-            replay.of_found(filter, dead_letter::last(conn)?, &page)
+            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
+            job.total = Some(NewReplay::counted(&page));
         }
         ReplayWhat::Listed(ids) => {
-            let job = replay.of_listed(ids)?;
             let mut sql = conn.prepare_cached("INSERT INTO replay_listed VALUES (?1, ?2, ?3)").map_err(&doing)?;
             for (place, id) in (1_i64..).zip(ids) {
                 sql.execute((key(job.id.0), place, key(id.0))).map_err(&doing)?;
             }
-            job
         }
-    };
+        ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
+    }
     put(conn, &job).map_err(&doing)?;
     entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
     Ok(job)
@@ -241,78 +273,6 @@ pub(super) fn end_fan_out(conn: &Connection, message: MessageId) -> Result<(), S
     change(conn, JobId(message.0), JobState::Cancelled, &mut Entries::default()).map(drop)
 }
 
-/// What a replay deals with next.
-pub(super) fn replay_page(conn: &Connection, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-    let Some(job) = one(conn, id)? else { return Ok(None) };
-    let met = match &job.kind {
-        JobKind::FanOut(_) => return Ok(None),
-        JobKind::ReplayFound { filter, upto } => {
-            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, job.cursor.letter(), limit)?;
-            job.meets_letters(*upto, &page)
-        }
-        JobKind::ReplayListed => job.meets_listed(listed(conn, id, job.cursor, limit)?, limit),
-    };
-    let replayable = Replayable::begin(conn)?;
-    let ended = |id| Ok(replayable.find(id)?.filter(|ended| job.kind.replays(ended)));
-    let item = |(id, cursor)| Ok(ReplayItem { ended: ended(id)?, cursor });
-    let items = met.found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
-    Ok(Some(ReplayPage { items, next: met.next, last: met.last }))
-}
-
-fn listed(
-    conn: &Connection,
-    id: JobId,
-    cursor: JobCursor,
-    limit: u32,
-) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
-    let doing = failed("read what a replay lists");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query((key(id.0), number(cursor.number), limit)).map_err(&doing)?;
-    let mut ids = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
-        ids.push((DeliveryId(stored_key(get(row, 0)?)?), cursor));
-    }
-    Ok(ids)
-}
-
-/// Tells what can be given another life: dead or expired, not replayed, not purged, with its payload.
-struct Replayable<'c> {
-    conn: &'c Connection,
-    purges: dead_letter::Purges,
-}
-
-impl<'c> Replayable<'c> {
-    fn begin(conn: &'c Connection) -> Result<Self, StoreError> {
-        Ok(Self { conn, purges: dead_letter::Purges::read(conn)? })
-    }
-
-    fn find(&self, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
-        let Some(delivery) = show::ended_delivery(self.conn, id)? else { return Ok(None) };
-        let takes = match delivery.state {
-            State::Dead { .. } => dead_letter::is_open(self.conn, &self.purges, id)?,
-            State::Expired { .. } => true,
-            _ => false,
-        };
-        let is_new = !self.exists("SELECT 1 FROM replay_life WHERE old = ?1", key(id.0))?;
-        let message = key(delivery.message.0);
-        let has_payload = self.exists("SELECT 1 FROM message WHERE id = ?1", message)?
-            || self.exists("SELECT 1 FROM kept WHERE id = ?1", message)?;
-        Ok((takes && is_new && has_payload).then_some(delivery))
-    }
-
-    fn exists(&self, sql: &str, id: i64) -> Result<bool, StoreError> {
-        self.conn
-            .prepare_cached(sql)
-            .and_then(|mut sql| sql.exists([id]))
-            .map_err(failed("look for what can be replayed"))
-    }
-}
-
 /// Makes a chunk, or nothing of it. What is passed over is taken out of it once all went well: a chunk
 /// that fails half-way may be run again.
 pub(super) fn spread(
@@ -324,16 +284,24 @@ pub(super) fn spread(
 ) -> Result<Chunked, StoreError> {
     let doing = failed("make a chunk of deliveries");
     let Some(job) = one(conn, chunk.job)?.filter(|job| job.takes(chunk)) else { return Ok(Chunked::Stale) };
-    let replayable = Replayable::begin(conn)?;
+    let look = replay::Look::begin(conn, &job.kind)?;
     let mut passed_over = Vec::new();
+    let mut skipped = chunk.skipped;
     for spread in &chunk.deliveries {
         let delivery = &spread.new.delivery;
-        if let Some(old) = spread.replays {
-            if cut::find(conn, Scope::Message(delivery.message))?.is_some() || replayable.find(old)?.is_none() {
-                passed_over.push(delivery.id);
-                continue;
-            }
-            link(conn, chunk.job, old, delivery.id).map_err(&doing)?;
+        let skip = match (spread.replays, &job.kind) {
+            (None, JobKind::FanOut(_)) => None,
+            _ if cut::find(conn, Scope::Message(delivery.message))?.is_some() => Some(Skip::Cancelled),
+            (Some(old), _) => match look.at(old)? {
+                Replayable::Not(why) => Some(why),
+                _ => link(conn, chunk.job, old, delivery.id).map(|()| None).map_err(&doing)?,
+            },
+            (None, _) => look.catch_up(delivery)?,
+        };
+        if let Some(why) = skip {
+            passed_over.push(delivery.id);
+            skipped.add(why, 1);
+            continue;
         }
         let mac = macs.binary_search_by_key(&delivery.id, |(id, _)| *id).map(|at| macs[at].1);
         let mac = mac.map_err(|_| super::vault::damaged("a chunk's row MACs"))?;
@@ -344,9 +312,9 @@ pub(super) fn spread(
     let deliveries = chunk.deliveries.iter().map(|spread| &spread.new.delivery);
     list_ranges(conn, deliveries.filter(|delivery| made(delivery.id))).map_err(&doing)?;
     let count = (chunk.deliveries.len() - passed_over.len()) as u64;
-    move_on(conn, chunk, count, chunk.skipped + passed_over.len() as u64).map_err(&doing)?;
+    move_on(conn, chunk, count, skipped).map_err(&doing)?;
     chunk.deliveries.retain(|spread| made(spread.new.delivery.id));
-    chunk.skipped += passed_over.len() as u64;
+    chunk.skipped = skipped;
     if count > 0 {
         entries.push(&Entry::spread(
             job.id,
@@ -362,14 +330,20 @@ pub(super) fn spread(
 }
 
 /// Moves the job's cursor behind a chunk.
-fn move_on(conn: &Connection, chunk: &Chunk, made: u64, skipped: u64) -> rusqlite::Result<()> {
+fn move_on(conn: &Connection, chunk: &Chunk, made: u64, skipped: Skips) -> rusqlite::Result<()> {
     let state = if chunk.last { JobState::Done } else { JobState::Running };
     let (at, passed) = (chunk.to.at.as_millis(), number(chunk.to.number));
     conn.prepare_cached(
-        "UPDATE job SET cursor_ms = ?2, cursor_number = ?3, made = made + ?4, skipped = skipped + ?5, state = ?6
-         WHERE id = ?1",
+        "UPDATE job SET cursor_ms = ?2, cursor_number = ?3, made = made + ?4, state = ?5 WHERE id = ?1",
     )?
-    .execute((key(chunk.job.0), at, passed, number(made), number(skipped), job_state_number(state)))?;
+    .execute((key(chunk.job.0), at, passed, number(made), job_state_number(state)))?;
+    let mut skip = conn.prepare_cached(
+        "INSERT INTO job_skip (job, why, count) VALUES (?1, ?2, ?3)
+         ON CONFLICT DO UPDATE SET count = count + excluded.count",
+    )?;
+    for (why, count) in skipped.each() {
+        skip.execute((key(chunk.job.0), skip_number(why), number(count)))?;
+    }
     if chunk.last {
         conn.prepare_cached("DELETE FROM replay_listed WHERE job = ?1")?.execute([key(chunk.job.0)])?;
     }
@@ -439,38 +413,52 @@ fn read(conn: &Connection, which: &str, params: (i64, i64, u32)) -> Result<Vec<J
     while let Some(row) = rows.next().map_err(&doing)? {
         jobs.push(stored(row)?);
     }
+    for job in &mut jobs {
+        job.skipped = skipped(conn, job.id)?;
+    }
     Ok(jobs)
 }
 
+/// What a job passed over.
+fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
+    let doing = failed("read what a job passed over");
+    let mut sql = conn.prepare_cached("SELECT why, count FROM job_skip WHERE job = ?1").map_err(&doing)?;
+    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+    let mut skips = Skips::default();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        skips.add(stored_skip(get(row, 0)?)?, get::<i64>(row, 1)?.unsigned_abs());
+    }
+    Ok(skips)
+}
+
+/// A job but for what it passed over.
 fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
     let id = stored_key(get(row, 0)?)?;
     let tenant = TenantId(stored_key(get(row, 1)?)?);
     let time = |index| Ok(get::<Option<i64>>(row, index)?.map(Timestamp::from_millis));
-    let tier = optional(row, 12, stored_tier)?;
-    let kind = match get::<i64>(row, 3)? {
-        0 => JobKind::FanOut(FanOut {
+    let tier = optional(row, 11, stored_tier)?;
+    let endpoint = optional(row, 14, |column| stored_key(column).map(EndpointId))?;
+    let (since, until) = (time(17)?, time(18)?);
+    let upto = get::<Option<i64>>(row, 19)?.unwrap_or(0).unsigned_abs();
+    let filter = || -> Result<DeadLetterFilter, StoreError> {
+        let (cause, event_type) = (optional(row, 15, stored_cause)?, get(row, 16)?);
+        Ok(DeadLetterFilter { tenant, endpoint, cause, event_type, tier, since, until })
+    };
+    let kind = match (get::<i64>(row, 3)?, endpoint) {
+        (0, _) => JobKind::FanOut(FanOut {
             message: MessageId(id),
             tier: tier.unwrap_or_default(),
-            deliver_at: time(13)?,
-            ttl: get::<Option<i64>>(row, 14)?.map(stored_micros),
+            deliver_at: time(12)?,
+            ttl: get::<Option<i64>>(row, 13)?.map(stored_micros),
         }),
-        1 => JobKind::ReplayFound {
-            filter: DeadLetterFilter {
-                tenant,
-                endpoint: optional(row, 15, |column| stored_key(column).map(EndpointId))?,
-                cause: optional(row, 16, stored_cause)?,
-                event_type: get(row, 17)?,
-                tier,
-                since: time(18)?,
-                until: time(19)?,
-            },
-            upto: get::<Option<i64>>(row, 20)?.unwrap_or(0).unsigned_abs(),
-        },
-        2 => JobKind::ReplayListed,
-        other => return Err(StoreError::Damaged { what: "a job's kind", found: other.to_string() }),
+        (1, _) => JobKind::ReplayFound { filter: filter()?, upto },
+        (2, _) => JobKind::ReplayListed,
+        (3, _) => JobKind::ReplayEnded { filter: filter()?, dead: upto > 0 },
+        (4, Some(endpoint)) => JobKind::ReplayMissing(Missing { endpoint, since, until }),
+        (other, _) => return Err(StoreError::Damaged { what: "a job's kind", found: other.to_string() }),
     };
-    let total: Option<i64> = get(row, 9)?;
-    let at_least = get::<Option<i64>>(row, 10)? == Some(1);
+    let total: Option<i64> = get(row, 8)?;
+    let at_least = get::<Option<i64>>(row, 9)? == Some(1);
     let count = |total: i64| {
         let total = total.unsigned_abs();
         if at_least { Count::AtLeast(total) } else { Count::Exactly(total) }
@@ -483,9 +471,10 @@ fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
         state: stored_job_state(get(row, 4)?)?,
         cursor: JobCursor { at: Timestamp::from_millis(get(row, 5)?), number: get::<i64>(row, 6)?.unsigned_abs() },
         made: get::<i64>(row, 7)?.unsigned_abs(),
-        skipped: get::<i64>(row, 8)?.unsigned_abs(),
+        skipped: Skips::default(),
         total: total.map(count),
-        per_second: get(row, 11)?,
+        per_second: get(row, 10)?,
+        reason: get(row, 20)?,
     })
 }
 
@@ -494,7 +483,28 @@ fn kind_number(kind: &JobKind) -> u8 {
         JobKind::FanOut(_) => 0,
         JobKind::ReplayFound { .. } => 1,
         JobKind::ReplayListed => 2,
+        JobKind::ReplayEnded { .. } => 3,
+        JobKind::ReplayMissing(_) => 4,
     }
+}
+
+fn skip_number(why: Skip) -> i64 {
+    match why {
+        Skip::PayloadGone => 0,
+        Skip::EndpointGone => 1,
+        Skip::ReplayedBefore => 2,
+        Skip::Purged => 3,
+        Skip::Quarantined => 4,
+        Skip::NotEnded => 5,
+        Skip::Delivered => 6,
+        Skip::Cancelled => 7,
+        Skip::NotFound => 8,
+    }
+}
+
+fn stored_skip(number: i64) -> Result<Skip, StoreError> {
+    let found = Skip::ALL.into_iter().find(|why| skip_number(*why) == number);
+    found.ok_or_else(|| StoreError::Damaged { what: "why a job passed something over", found: number.to_string() })
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const LOOK_WITHIN: Duration = Duration::from_millis(50);
 /// What it costs to learn how a pending delivery stands: cuts and erasures are asked for.
 const STATE_LOOKS: u32 = 10;
 /// What it costs to read a whole one with its attempts, or to open a message.
-const WHOLE_LOOKS: u32 = 20;
+pub(super) const WHOLE_LOOKS: u32 = 20;
 
 macro_rules! newest_and_oldest {
     ($newest:ident, $oldest:ident, $($select:expr, $from:literal);+) => {
@@ -167,8 +167,8 @@ struct Look<'a> {
 }
 
 /// What one request may look at: so many rows, or for so long.
-struct Budget {
-    looks: u32,
+pub(super) struct Budget {
+    pub(super) looks: u32,
     began: Instant,
 }
 
@@ -177,12 +177,12 @@ impl Budget {
         clippy::disallowed_methods,
         reason = "how long a look takes is measured; what it finds does not depend on it"
     )]
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { looks: 0, began: Instant::now() }
     }
 
     /// A few rows are looked at whatever the machine does: a page goes on.
-    fn is_spent(&self) -> bool {
+    pub(super) fn is_spent(&self) -> bool {
         let took_long = || self.looks > LISTED_LOOKED_MAX / 100 && self.began.elapsed() > LOOK_WITHIN;
         self.looks >= LISTED_LOOKED_MAX || took_long()
     }

@@ -224,9 +224,9 @@ fn kept(conn: &Connection, after: i64) -> Result<Look, StoreError> {
 /// Removes what leads to a message.
 pub(super) fn forget(conn: &Connection, id: i64, names: Names) -> Result<(), StoreError> {
     let doing = failed("let what leads to a message go");
-    conn.prepare_cached("DELETE FROM fanout_chunk WHERE message = ?1")
-        .and_then(|mut sql| sql.execute([id]))
-        .map_err(&doing)?;
+    for sql in ["DELETE FROM fanout_chunk WHERE message = ?1", "DELETE FROM replay_missed WHERE message = ?1"] {
+        conn.prepare_cached(sql).and_then(|mut sql| sql.execute([id])).map_err(&doing)?;
+    }
     let mut sql =
         conn.prepare_cached("DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3").map_err(&doing)?;
     for (kind, hidden) in names.each() {

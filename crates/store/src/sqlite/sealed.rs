@@ -7,12 +7,13 @@
 pub(super) mod endpoint;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::id::{JobId, Key, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::KeyId;
@@ -232,6 +233,30 @@ impl Vault {
         text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?).map(Some)
     }
 
+    /// Why somebody asked for a replay, as its row has it.
+    pub(super) fn seal_reason(
+        &self,
+        conn: &Connection,
+        (tenant, job): (TenantId, JobId),
+        reason: &str,
+    ) -> Result<String, StoreError> {
+        let own = self.find_or_make(conn, tenant, None)?;
+        Ok(STANDARD_NO_PAD.encode(own.seal(&spot(tenant, Field::ReplayReason, job.0), reason.as_bytes())))
+    }
+
+    /// The same as it was given; `None` when its tenant was erased.
+    pub(super) fn open_reason(
+        &self,
+        conn: &Connection,
+        (tenant, job): (TenantId, JobId),
+        sealed: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_| super::vault::damaged("a replay's reason"))?;
+        let Some(key) = self.by_id(conn, key_of(&bytes)?)? else { return Ok(None) };
+        let spot = spot(tenant, Field::ReplayReason, job.0);
+        text(opened(&key, &spot, &bytes, "a replay's reason")?).map(Some)
+    }
+
     /// Hides what was asked for, and seals what was answered.
     pub(super) fn seal_answer(&self, call: &mut Idempotency, key: &SealingKey) {
         let tenant = call.tenant;
@@ -324,7 +349,7 @@ fn pack_optional(head: &mut Vec<u8>, text: Option<&str>) {
 }
 
 fn pack_details(head: &mut Vec<u8>, details: &Details) {
-    let Details { labels, region, cost_center, audience } = details;
+    let Details { labels, region, cost_center, audience, deliver_at, ttl } = details;
     pack::number(head, labels.len() as u64);
     for (name, label) in labels {
         pack::bytes(head, name.as_bytes());
@@ -336,7 +361,10 @@ fn pack_details(head: &mut Vec<u8>, details: &Details) {
         pack::number(head, list.len() as u64);
         list.iter().for_each(|text| pack::bytes(head, text.as_bytes()));
     }
-    head.push(u8::from(audience.all));
+    head.push(u8::from(audience.all) | u8::from(audience.named) << 1);
+    head.push(u8::from(deliver_at.is_some()) | u8::from(ttl.is_some()) << 1);
+    deliver_at.iter().for_each(|at| pack::time(head, *at));
+    ttl.iter().for_each(|ttl| pack::number(head, u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)));
 }
 
 fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
@@ -369,8 +397,12 @@ fn unpack_details(rest: &mut Unpack<'_>) -> Result<Details, StoreError> {
         (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
     };
     let (subjects, tags) = (list()?, list()?);
-    let audience = Audience { subjects, tags, all: rest.number()? == 1 };
-    Ok(Details { labels, region, cost_center, audience })
+    let whom = rest.number()?;
+    let audience = Audience { subjects, tags, all: whom & 1 != 0, named: whom & 2 != 0 };
+    let times = rest.number()?;
+    let deliver_at = if times & 1 == 0 { None } else { Some(rest.time()?) };
+    let ttl = if times & 2 == 0 { None } else { Some(Duration::from_micros(rest.number()?)) };
+    Ok(Details { labels, region, cost_center, audience, deliver_at, ttl })
 }
 
 fn event_type_spot(tenant: TenantId) -> Spot {

@@ -63,7 +63,13 @@ pub(super) const CASES: &[Case] = &[
     post("/v1/replays", r#"{"select": {"tier": 2}, "dry_run": true}"#, 200),
     post("/v1/replays", r#"{"select": {}, "per_second": 10}"#, 202),
     get("/v1/replays"),
+    post("/v1/replays", r#"{"select": {"state": ["dead", "expired"]}, "dry_run": true}"#, 200),
+    post("/v1/replays", r#"{"select": {"missing_for": "<endpoints>"}, "dry_run": true}"#, 200),
     get("/v1/replays/{id}"),
+    // It had nothing to do, and has done it long since.
+    post("/v1/replays/{id}/pause", "", 409),
+    post("/v1/replays/{id}/resume", "", 409),
+    post("/v1/replays/{id}/cancel", "", 409),
     get("/v1/policies"),
     post("/v1/policies/preview", r#"{"policy": "webhook"}"#, 200),
     post("/v1/policies/preview", r#"{"policy": "ours"}"#, 200),

@@ -23,6 +23,7 @@ use posthaste_engine::accept::{NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots, System};
 use posthaste_engine::engine::{Engine, Settings};
+use posthaste_engine::replays::AskedReplay;
 use posthaste_engine::target::TargetRules;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
@@ -223,7 +224,7 @@ impl World {
         for tenant in TENANTS {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
-            node.engine.replay(tenant, ReplayWhat::Listed(ids), None).await?;
+            node.engine.replay(&AskedReplay::new(tenant, ReplayWhat::Listed(ids))).await?;
         }
         wait("a replay", || arrived(&self.receivers.refuses) > count).await?;
         letters(&node.store, 2 * count + 1).await?;
@@ -419,6 +420,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
             region: Some(format!("near {}", person.canary)),
             cost_center: Some(format!("for {}", person.canary)),
             audience: Audience { subjects: vec![person.name.clone()], ..Audience::default() },
+            ..Details::default()
         },
         compact: None,
         collapse_key: None,

@@ -177,7 +177,7 @@ impl Mint {
             from: cursor(n),
             to: cursor(n + 1),
             deliveries: (0..deliveries).map(spread).collect(),
-            skipped: 0,
+            skipped: posthaste_store::Skips::default(),
             last: false,
         }
     }

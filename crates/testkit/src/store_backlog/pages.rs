@@ -193,7 +193,7 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
         // Beyond what the campaign has.
         let id = JobId(Key::new(session.writer, 10_000_000 + n));
         let what = ReplayWhat::Listed(vec![DeliveryId::from_raw(1 << 40 | 5)]);
-        NewReplay { id, tenant, at: YOUNG, what, per_second: None }
+        NewReplay::new(id, tenant, YOUNG, what)
     };
     let begun = join_all((0..JOBS).map(|n| store.start_replay(session, replay(n)))).await;
     begun.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -16,7 +16,7 @@ use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Archive, Chunk, Count, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor, Jobs, ListOrder, NewDelivery,
-    NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Spread, Sweep,
+    NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Skips, Spread, Sweep,
 };
 
 use super::{LANES, runtime};
@@ -140,7 +140,7 @@ async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
 async fn replay(store: &Sqlite, session: Session, n: u64, filter: DeadLetterFilter) -> Result<u64, CannotRun> {
     let id = JobId(Key::new(session.writer, n));
     let (tenant, what) = (filter.tenant, ReplayWhat::Found(filter));
-    let mut job = store.start_replay(session, NewReplay { id, tenant, at: YOUNG, what, per_second: None }).await?;
+    let mut job = store.start_replay(session, NewReplay::new(id, tenant, YOUNG, what)).await?;
     let mut made = 0;
     let mut first = 1_000_000 * n;
     loop {
@@ -169,7 +169,7 @@ async fn next_lives(
     first: &mut u64,
 ) -> Result<Chunk, CannotRun> {
     let mut deliveries = Vec::new();
-    for old in page.items.iter().filter_map(|item| item.ended.as_ref()) {
+    for old in page.items.iter().filter_map(|item| item.found.ended()) {
         let message = store.message(old.message).await?;
         let message = message.ok_or_else(|| CannotRun("a dead letter without its message".to_owned()))?;
         *first += 1;
@@ -179,7 +179,7 @@ async fn next_lives(
         let new = NewDelivery::new(delivery, Place::Spilled, lane);
         deliveries.push(Spread { new, message, replays: Some(old.id) });
     }
-    Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: 0, last: page.last })
+    Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: Skips::default(), last: page.last })
 }
 
 /// Takes back what a filter finds, and removes it.

@@ -18,7 +18,7 @@ use crate::memory::MemoryStore;
 use crate::sqlite::{Bounds, Sqlite};
 use crate::{Acceptance, Accepted, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError};
 use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Retention, RetentionStep, Sweep};
-use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Spread};
+use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips, Spread};
 
 /// Asks both the same, who must say the same; gives their answer.
 macro_rules! ask {
@@ -249,7 +249,7 @@ impl Both {
             None => ReplayWhat::Listed(picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect()),
         };
         let id = JobId(self.message(&[]).message.id.0);
-        let replay = NewReplay { id, tenant: TenantId::from_raw(1), at: at(2), what, per_second: None };
+        let replay = NewReplay::new(id, TenantId::from_raw(1), at(2), what);
         self.jobs.push(id);
         ask!(self, start_replay(self.session, replay.clone()));
     }
@@ -259,12 +259,19 @@ impl Both {
         let job = self.memory.job(id).await.expect("memory reads").expect("the job is there");
         let page = ask!(self, replay_page(id, limit));
         let from = if stale { JobCursor::behind(99) } else { job.cursor };
-        let mut chunk =
-            Chunk { job: id, at: at(4), from, to: from, deliveries: Vec::new(), skipped: 0, last: lanes.is_empty() };
+        let mut chunk = Chunk {
+            job: id,
+            at: at(4),
+            from,
+            to: from,
+            deliveries: Vec::new(),
+            skipped: Skips::default(),
+            last: lanes.is_empty(),
+        };
         match (page, job.kind) {
             (Some(page), _) => {
                 (chunk.to, chunk.last) = (page.next, page.last);
-                for ended in page.items.into_iter().filter_map(|item| item.ended) {
+                for ended in page.items.iter().filter_map(|item| item.found.ended()) {
                     let spread = self.spread(ended.message, ended.lane.raw(), Some(ended.id)).await;
                     chunk.deliveries.push(spread);
                 }

@@ -269,12 +269,12 @@ CREATE TABLE job (
   id INTEGER PRIMARY KEY,                    -- a fan-out's is its message's
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- fan-out, replay by filter, replay of a list
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),    -- fan-out; replay of dead letters, of a list, of what
+                                             -- has ended, of what an endpoint is missing
   state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3),  -- running, paused, done, cancelled
   cursor_ms INTEGER NOT NULL,
   cursor_number INTEGER NOT NULL,
   made INTEGER NOT NULL,
-  skipped INTEGER NOT NULL,
   total INTEGER,
   counted INTEGER,                           -- exactly, at least
   per_second INTEGER,
@@ -286,11 +286,24 @@ CREATE TABLE job (
   event_type TEXT,
   since_ms INTEGER,
   until_ms INTEGER,
-  upto INTEGER
+  upto INTEGER,                              -- of dead letters, the last; of what has ended, whether dead ones too
+  reason TEXT                                -- sealed
 ) STRICT;
 
 CREATE INDEX job_tenant ON job (tenant);
 CREATE INDEX job_running ON job (state) WHERE state = 0;
+
+-- What jobs passed over, by why.
+CREATE TABLE job_skip (
+  job INTEGER NOT NULL,
+  why INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  PRIMARY KEY (job, why)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN
+  DELETE FROM job_skip WHERE job = OLD.id;
+END;
 
 CREATE TABLE replay_listed (
   job INTEGER NOT NULL,
@@ -307,6 +320,14 @@ CREATE TABLE replay_life (
 ) STRICT;
 
 CREATE UNIQUE INDEX replay_life_new ON replay_life (new);
+
+-- What endpoints were missing and have got since: each message once.
+CREATE TABLE replay_missed (
+  message INTEGER NOT NULL,
+  lane INTEGER NOT NULL,
+  delivery INTEGER NOT NULL,
+  PRIMARY KEY (message, lane)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE cut (
   kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- message, lane

@@ -1,0 +1,237 @@
+//! Replays of what has expired, and of what an endpoint never got; how many there are before one begins.
+
+use std::time::Duration;
+
+use posthaste_core::cause::Cause;
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::{Delivery, Expiry};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
+use super::job::{dead, new_ids};
+use crate::Store;
+use crate::row::{
+    Accepted, Chunked, Count, DeadLetterFilter, Endpoint, Job, JobCursor, JobState, ListOrder, Missing, NewReplay,
+    ReplayWhat, Replayable, Retention, RetentionStep, Skip, Skips,
+};
+
+const TENANT: TenantId = TenantId::from_raw(9);
+
+impl<S: Store> Case<S> {
+    async fn expired(&self, lane: u64, ms: i64) -> Delivery {
+        let draft = Draft { expiry: Expiry::At(after(ms)), ..Draft::to(lane) };
+        self.ended(draft, State::Expired { at: after(ms) }).await
+    }
+
+    /// A replay that is asked for a while after everything else happened.
+    async fn late_replay(&self, what: ReplayWhat) -> Job {
+        let id = JobId(self.message(&[]).message.id.0);
+        let reason = Some("the outage é".to_owned());
+        let total = Some(Count::AtLeast(1));
+        let replay = NewReplay { reason, total, ..NewReplay::new(id, TENANT, after(100), what) };
+        self.done("start a replay", self.store.start_replay(self.session(), replay).await)
+    }
+
+    /// Runs a replay to its end, a little at a time; what it made.
+    async fn run(&self, id: JobId) -> Vec<DeliveryId> {
+        let mut made = Vec::new();
+        while self.job(id).await.state == JobState::Running {
+            let chunk = self.replay_chunk(id, 2).await;
+            self.same("made", self.spread(&chunk).await, Chunked::Done(chunk.deliveries.len() as u64));
+            made.extend(new_ids(&chunk));
+        }
+        made
+    }
+
+    async fn lives(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
+        self.done("lives", self.store.replay_of(id).await)
+    }
+
+    async fn has_next_life(&self, id: DeliveryId) -> bool {
+        self.lives(id).await.1.is_some()
+    }
+
+    /// What would be met, page by page.
+    async fn would_meet(&self, what: ReplayWhat) -> Vec<Replayable> {
+        let replay = NewReplay::new(JobId(self.message(&[]).message.id.0), TENANT, after(100), what);
+        let (mut from, mut met) = (JobCursor::START, Vec::new());
+        loop {
+            let page = self.done("would replay", self.store.would_replay(replay.clone(), from, 1).await);
+            met.extend(page.items.into_iter().map(|item| item.found));
+            if page.last {
+                return met;
+            }
+            from = page.next;
+        }
+    }
+
+    async fn of_event(&self, event_type: &str, drafts: &[Draft]) -> Accepted {
+        let mut accepted = self.message(drafts);
+        std::sync::Arc::make_mut(&mut accepted.message).event_type = Some(event_type.to_owned());
+        self.done("accept", self.store.accept(self.session(), vec![accepted.clone()]).await);
+        accepted
+    }
+}
+
+pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: Store>(case: &Case<S>) {
+    for n in [1, 2] {
+        case.put_endpoint(endpoint(n)).await;
+    }
+    case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(3) }).await;
+    let (early, late) = (case.expired(1, 3).await.id, case.expired(2, 50).await.id);
+    let (given_up, purged) = (case.ended(Draft::to(1), dead(4)).await.id, case.ended(Draft::to(2), dead(4)).await.id);
+    let (others, delivered) =
+        (case.expired(3, 3).await.id, case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id);
+    let waits = case.accept_one(Draft::to(1)).await.id;
+    let second = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..DeadLetterFilter::of(TENANT) };
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), second).await);
+    let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
+    let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
+    case.same("its words", job.reason.as_deref(), Some("the outage é"));
+    case.same("read again", case.job(job.id).await, job.clone());
+    let after_it = case.expired(1, 3).await.id;
+    case.same("two lives", case.run(job.id).await.len(), 2);
+    let done = case.job(job.id).await;
+    case.same("nothing was passed over", (done.made, done.skipped), (2, Skips::default()));
+    for (id, expected) in [
+        (early, true),
+        (given_up, true),
+        (late, false),
+        (purged, false),
+        (others, false),
+        (delivered, false),
+        (waits, false),
+        (after_it, false),
+    ] {
+        case.same(&format!("whether {id} has a next life"), case.has_next_life(id).await, expected);
+    }
+    let rest = case.late_replay(ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false }).await;
+    case.same("what is left, once", case.run(rest.id).await.len(), 2);
+    case.check(case.has_next_life(late).await && case.has_next_life(after_it).await, "both of them");
+}
+
+pub(super) async fn what_has_expired_is_found_by_every_filter<S: Store>(case: &Case<S>) {
+    for n in [1, 2] {
+        case.put_endpoint(endpoint(n)).await;
+    }
+    let draft = |n: u64, tier| Draft { tier, expiry: Expiry::At(after(5)), ..Draft::to(n) };
+    let drafts = [draft(1, Tier::Promotional), draft(2, Tier::Engagement)];
+    let accepted = case.of_event("invoice.paid", &drafts).await;
+    let [first, second] = [&accepted.deliveries[0].delivery, &accepted.deliveries[1].delivery];
+    for delivery in [first, second] {
+        let expired = Delivery { last_cause: Some(Cause::Unavailable), ..delivery.clone() };
+        case.settle_done(case.attempted(&expired, State::Expired { at: after(5) }, Cause::Unavailable)).await;
+    }
+    let all = DeadLetterFilter::of(TENANT);
+    for (filter, expected) in [
+        (all.clone(), vec![first.id, second.id]),
+        (DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..all.clone() }, vec![second.id]),
+        (DeadLetterFilter { tier: Some(Tier::Promotional), ..all.clone() }, vec![first.id]),
+        (DeadLetterFilter { event_type: Some("invoice.paid".to_owned()), ..all.clone() }, vec![first.id, second.id]),
+        (DeadLetterFilter { event_type: Some("invoice.late".to_owned()), ..all.clone() }, vec![]),
+        (DeadLetterFilter { cause: Some(Cause::Unavailable), ..all.clone() }, vec![first.id, second.id]),
+        (DeadLetterFilter { cause: Some(Cause::NotFound), ..all.clone() }, vec![]),
+        (DeadLetterFilter { since: Some(after(5)), until: Some(after(6)), ..all.clone() }, vec![first.id, second.id]),
+        (DeadLetterFilter { since: Some(after(6)), ..all.clone() }, vec![]),
+    ] {
+        let met = case.would_meet(ReplayWhat::Ended { filter: filter.clone(), dead: true }).await;
+        let ids = met.iter().filter_map(Replayable::ended).map(|ended| ended.id).collect();
+        case.same(&format!("{filter:?}"), ids, expected);
+    }
+}
+
+pub(super) async fn what_expired_longer_ago_than_payloads_are_kept_is_passed_over<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    let expired = case.expired(1, 3).await;
+    let week = NOW + Duration::from_secs(8 * 24 * 60 * 60);
+    let mut step = Some(RetentionStep::START);
+    while let Some(next) = step {
+        let retained = case.store.retain(case.session(), Retention::default(), week, next).await;
+        step = case.done("retain", retained).next;
+    }
+    let what = ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false };
+    case.same("as it would be", case.would_meet(what.clone()).await, vec![Replayable::Not(Skip::PayloadGone)]);
+    let job = case.late_replay(what).await;
+    case.same("nothing is made", case.run(job.id).await, Vec::new());
+    case.same("and why", case.job(job.id).await.skipped, Skips::of(Skip::PayloadGone, 1));
+    case.check(!case.has_next_life(expired.id).await, "it stays as it ended");
+}
+
+/// The messages that would be met.
+async fn missing<S: Store>(case: &Case<S>, missing: Missing) -> Vec<MessageId> {
+    let met = case.would_meet(ReplayWhat::Missing(missing)).await;
+    let ids = met.into_iter().map(|found| match found {
+        Replayable::Missing(message) => message.id,
+        other => case.fail(&format!("{other:?} is not missing")),
+    });
+    ids.collect()
+}
+
+pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(case: &Case<S>) {
+    let all = Missing { endpoint: EndpointId::from_raw(2), since: None, until: None };
+    for n in [1, 2] {
+        case.put_endpoint(endpoint(n)).await;
+    }
+    let old = case.of_event("invoice.paid", &[Draft::to(1)]).await.message;
+    let had = case.of_event("invoice.paid", &[Draft::to(1), Draft::to(2)]).await;
+    case.settle_done(case.attempted(&had.deliveries[1].delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
+    let nobodys = case.of_event("invoice.paid", &[]).await.message;
+    let mut others = case.message(&[]);
+    std::sync::Arc::make_mut(&mut others.message).tenant = TenantId::from_raw(8);
+    case.done("accept", case.store.accept(case.session(), vec![others]).await);
+    let cut = case.of_event("invoice.paid", &[Draft::to(1)]).await.message;
+    case.cut(Scope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    let fans_out = case.fan_out().await;
+    case.same("two of them", missing(case, all).await, vec![old.id, nobodys.id]);
+    case.same("later", missing(case, Missing { since: Some(after(1)), ..all }).await, vec![]);
+    case.same("before", missing(case, Missing { until: Some(NOW), ..all }).await, vec![]);
+    // One that reaches it, and one that did not.
+    let chunk = crate::row::Chunk { last: true, ..case.chunk(&fans_out, JobCursor::START, 2, &[1, 2]) };
+    case.same("fanned out", case.spread(&chunk).await, Chunked::Done(2));
+    case.same("what was fanned out is there", missing(case, all).await, vec![old.id, nobodys.id]);
+    let passed_by = case.fan_out().await;
+    let chunk = crate::row::Chunk { last: true, ..case.chunk(&passed_by, JobCursor::START, 2, &[1]) };
+    case.same("fanned out", case.spread(&chunk).await, Chunked::Done(1));
+
+    let job = case.late_replay(ReplayWhat::Missing(all)).await;
+    case.same("read again", case.job(job.id).await, job.clone());
+    let twin = case.late_replay(ReplayWhat::Missing(all)).await;
+    let twins = case.replay_chunk(twin.id, MANY).await;
+    case.of_event("invoice.paid", &[Draft::to(1)]).await;
+    let made = case.run(job.id).await;
+    let mut expected = vec![old.id, nobodys.id, passed_by.id];
+    expected.sort_unstable();
+    let mut got = Vec::new();
+    for id in &made {
+        let delivery = case.shown(*id, NOW).await.delivery;
+        case.same("to it", delivery.lane.endpoint(), all.endpoint);
+        case.check(case.of_message(delivery.message, MANY).await.contains(id), "its message knows it");
+        got.push(delivery.message);
+    }
+    got.sort_unstable();
+    case.same("each once", got, expected);
+    case.same("nobody else's turn", case.spread(&twins).await, Chunked::Done(0));
+    case.same("and why", case.job(twin.id).await.skipped, Skips::of(Skip::ReplayedBefore, 3));
+    let history = crate::HistoryFilter::of(all.endpoint);
+    let history = case.store.history(history, ListOrder::OldestFirst, None, MANY, NOW).await;
+    case.same("all in its history", case.done("history", history).deliveries.len(), 5);
+    case.same("what came later is another's", missing(case, all).await.len(), 1);
+}
+
+pub(super) async fn what_would_be_replayed_is_known_before<S: Store>(case: &Case<S>) {
+    case.put_endpoint(endpoint(1)).await;
+    let given_up = case.ended(Draft::to(1), dead(1)).await;
+    let delivered = case.ended(Draft::to(1), State::Delivered { at: after(1) }).await;
+    let waits = case.accept_one(Draft::to(1)).await;
+    let letters = case.would_meet(ReplayWhat::Found(DeadLetterFilter::of(TENANT))).await;
+    case.same("the letter", letters.iter().filter_map(Replayable::ended).map(|it| it.id).collect(), vec![given_up.id]);
+    let listed = case.would_meet(ReplayWhat::Listed(vec![waits.id, given_up.id, delivered.id])).await;
+    case.same("of the list", listed.len(), 3);
+    case.same("it waits", &listed[0], &Replayable::Not(Skip::NotEnded));
+    case.same("it died", listed[1].ended().map(|it| it.id), Some(given_up.id));
+    case.same("it arrived", &listed[2], &Replayable::Not(Skip::Delivered));
+    let none = case.done("jobs", case.store.jobs(crate::JobQuery::Of(TENANT), None, MANY).await);
+    case.same("and nothing has begun", none, Vec::new());
+}

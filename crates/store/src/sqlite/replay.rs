@@ -1,0 +1,280 @@
+//! What a replay meets next: dead letters, a list, what has ended, or what an endpoint is missing. Each is walked
+//! in an order of its own, a bounded part at a time; a page says how far it looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posthaste_core::cut::Scope;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, JobId, LaneId, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Params};
+
+use super::column::{delivery, delivery_columns, get, key, stored_key};
+use super::list::{Budget, WHOLE_LOOKS};
+use super::vault::Vault;
+use super::{cut, dead_letter, derived, failed, show};
+use crate::row::{
+    DeadLetterFilter, Job, JobCursor, JobKind, Known, LISTED_LOOKED_MAX, ListOrder, Missing, ReplayItem, ReplayPage,
+    Replayable, Skip,
+};
+use crate::{DELIVERIES_MAX, StoreError};
+
+/// What a replay deals with behind its cursor; of a list that is not written down, from that. `None` for a fan-out.
+pub(super) fn page(
+    conn: &Connection,
+    vault: &Vault,
+    job: &Job,
+    list: Option<&[DeliveryId]>,
+    limit: u32,
+) -> Result<Option<ReplayPage>, StoreError> {
+    let look = Look::begin(conn, &job.kind)?;
+    let met = match &job.kind {
+        JobKind::FanOut(_) => return Ok(None),
+        JobKind::ReplayEnded { filter, dead } => return look.ended(job, filter, *dead, limit).map(Some),
+        JobKind::ReplayMissing(missing) => return look.missing(vault, job, *missing, limit).map(Some),
+        JobKind::ReplayFound { filter, upto } => {
+            let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, job.cursor.letter(), limit)?;
+            job.meets_letters(*upto, &page)
+        }
+        JobKind::ReplayListed => {
+            let listed = match list {
+                Some(list) => listed_in(list, job.cursor, limit),
+                None => listed(conn, job.id, job.cursor, limit)?,
+            };
+            job.meets_listed(listed, limit)
+        }
+    };
+    let item = |(id, cursor)| Ok(ReplayItem { found: look.at(id)?, cursor });
+    let items = met.found.into_iter().map(item).collect::<Result<_, StoreError>>()?;
+    Ok(Some(ReplayPage { items, next: met.next, last: met.last }))
+}
+
+fn listed_in(list: &[DeliveryId], cursor: JobCursor, limit: u32) -> Vec<(DeliveryId, JobCursor)> {
+    let places = (1..).zip(list).skip_while(|(place, _)| *place <= cursor.number);
+    places.take(limit as usize).map(|(place, id)| (*id, JobCursor::behind(place))).collect()
+}
+
+fn listed(
+    conn: &Connection,
+    id: JobId,
+    cursor: JobCursor,
+    limit: u32,
+) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
+    let doing = failed("read what a replay lists");
+    let mut sql = conn
+        .prepare_cached(
+            "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
+        )
+        .map_err(&doing)?;
+    let mut rows = sql.query((key(id.0), dead_letter::number(cursor.number), limit)).map_err(&doing)?;
+    let mut ids = Vec::new();
+    while let Some(row) = rows.next().map_err(&doing)? {
+        let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
+        ids.push((DeliveryId(stored_key(get(row, 0)?)?), cursor));
+    }
+    Ok(ids)
+}
+
+const ENDED: &str =
+    concat!("SELECT ", delivery_columns!("ended_ms"), " FROM outcome WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3");
+const MESSAGES: &str = "SELECT id, tenant, at_ms, head FROM message WHERE id > ?1 AND id < ?2
+     UNION ALL SELECT id, tenant, at_ms, head FROM kept WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3";
+
+/// Tells what a replay can make of something.
+pub(super) struct Look<'a> {
+    conn: &'a Connection,
+    kind: &'a JobKind,
+    purges: dead_letter::Purges,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn begin(conn: &'a Connection, kind: &'a JobKind) -> Result<Self, StoreError> {
+        Ok(Self { conn, kind, purges: dead_letter::Purges::read(conn)? })
+    }
+
+    /// What can be made of a delivery.
+    pub(super) fn at(&self, id: DeliveryId) -> Result<Replayable, StoreError> {
+        let ended = show::ended_delivery(self.conn, id)?;
+        let message = ended.as_ref().map(|ended| ended.message);
+        let known = Known {
+            is_pending: ended.is_none() && self.has("SELECT 1 FROM delivery WHERE id = ?1", [key(id.0)])?,
+            was_replayed: self.has("SELECT 1 FROM replay_life WHERE old = ?1", [key(id.0)])?,
+            is_filed: dead_letter::is_filed(self.conn, &self.purges, id)?,
+            has_payload: message.map_or(Ok(false), |message| self.has_payload(message))?,
+            ended,
+        };
+        Ok(self.kind.judge(known))
+    }
+
+    /// Notes that an endpoint gets a message it was missing, unless it cannot: then says why.
+    pub(super) fn catch_up(&self, new: &Delivery) -> Result<Option<Skip>, StoreError> {
+        if !self.has_payload(new.message)? {
+            return Ok(Some(Skip::PayloadGone));
+        }
+        let noted = self
+            .conn
+            .prepare_cached("INSERT OR IGNORE INTO replay_missed (message, lane, delivery) VALUES (?1, ?2, ?3)")
+            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.lane.0), key(new.id.0))))
+            .map_err(failed("note what an endpoint was missing"))?;
+        Ok((noted == 0).then_some(Skip::ReplayedBefore))
+    }
+
+    /// What has ended and matches, by id.
+    fn ended(&self, job: &Job, filter: &DeadLetterFilter, dead: bool, limit: u32) -> Result<ReplayPage, StoreError> {
+        let doing = failed("look for what has ended");
+        let mut sql = self.conn.prepare_cached(ENDED).map_err(&doing)?;
+        let below = key(job.id.0);
+        let mut rows =
+            sql.query((dead_letter::number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
+        let (mut owners, mut budget) = (BTreeMap::new(), Budget::new());
+        while let Some(row) = rows.next().map_err(&doing)? {
+            if budget.is_spent() || page.items.len() == limit as usize {
+                return Ok(page);
+            }
+            budget.looks += 1;
+            let ended = delivery(row)?;
+            page.next = JobCursor::behind(ended.id.raw());
+            let is_met = job.meets_ended(filter, dead, &ended)
+                && derived::owner(self.conn, &mut owners, ended.lane) == job.tenant
+                && self.has_event_type(ended.message, filter.event_type.as_deref())?;
+            if !is_met {
+                continue;
+            }
+            budget.looks += WHOLE_LOOKS;
+            match self.at(ended.id)? {
+                // Neither is selected: the one is another replay's, the other nobody's any more.
+                Replayable::Not(Skip::ReplayedBefore | Skip::Purged) => {}
+                found => page.items.push(ReplayItem { found, cursor: page.next }),
+            }
+        }
+        page.last = true;
+        Ok(page)
+    }
+
+    fn has_event_type(&self, message: MessageId, asked: Option<&str>) -> Result<bool, StoreError> {
+        let Some(asked) = asked else { return Ok(true) };
+        let stored: Option<Option<String>> = self
+            .conn
+            .prepare_cached(
+                "SELECT event_type FROM message WHERE id = ?1 UNION ALL SELECT event_type FROM kept WHERE id = ?1",
+            )
+            .and_then(|mut sql| sql.query_row([key(message.0)], |row| row.get(0)).optional())
+            .map_err(failed("read an event type"))?;
+        Ok(stored.flatten().as_deref() == Some(asked))
+    }
+
+    /// Messages that have no delivery for an endpoint, by id.
+    fn missing(&self, vault: &Vault, job: &Job, missing: Missing, limit: u32) -> Result<ReplayPage, StoreError> {
+        let doing = failed("look for what an endpoint is missing");
+        let mut sql = self.conn.prepare_cached(MESSAGES).map_err(&doing)?;
+        let below = key(job.id.0);
+        let mut rows =
+            sql.query((dead_letter::number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
+        let mut had = Had { look: self, lane: LaneId::from(missing.endpoint), tail: None };
+        let mut budget = Budget::new();
+        while let Some(row) = rows.next().map_err(&doing)? {
+            if budget.is_spent() || page.items.len() == limit as usize {
+                return Ok(page);
+            }
+            budget.looks += 1;
+            let id = MessageId(stored_key(get(row, 0)?)?);
+            let tenant = TenantId(stored_key(get(row, 1)?)?);
+            page.next = JobCursor::behind(id.raw());
+            if tenant != job.tenant || !missing.has_time(Timestamp::from_millis(get(row, 2)?)) {
+                continue;
+            }
+            budget.looks += WHOLE_LOOKS;
+            if had.has(id)? || cut::find(self.conn, Scope::Message(id))?.is_some() {
+                continue;
+            }
+            if let Some(message) = vault.open_listed(self.conn, (tenant, id), &get::<Vec<u8>>(row, 3)?)? {
+                page.items.push(ReplayItem { found: Replayable::Missing(Box::new(message)), cursor: page.next });
+            }
+        }
+        page.last = true;
+        Ok(page)
+    }
+
+    fn has_payload(&self, message: MessageId) -> Result<bool, StoreError> {
+        let sql = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM kept WHERE id = ?1";
+        self.has(sql, [key(message.0)])
+    }
+
+    fn has(&self, sql: &str, params: impl Params) -> Result<bool, StoreError> {
+        self.conn
+            .prepare_cached(sql)
+            .and_then(|mut sql| sql.exists(params))
+            .map_err(failed("look for what can be replayed"))
+    }
+}
+
+/// Tells whether an endpoint has, or is about to have, a delivery of a message.
+struct Had<'l, 'a> {
+    look: &'l Look<'a>,
+    lane: LaneId,
+    /// Its deliveries that the history does not know yet.
+    tail: Option<BTreeSet<i64>>,
+}
+
+impl Had<'_, '_> {
+    fn has(&mut self, message: MessageId) -> Result<bool, StoreError> {
+        let (look, of, lane) = (self.look, key(message.0), key(self.lane.0));
+        // What is still fanned out may reach it in its turn.
+        Ok(look.has("SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)", [of])?
+            || look.has("SELECT 1 FROM replay_missed WHERE message = ?1 AND lane = ?2", (of, lane))?
+            || self.by_accept(of, lane)?
+            || self.by_fan_out(of, lane)?)
+    }
+
+    /// Those an accept made have the ids up to the next message's.
+    fn by_accept(&self, of: i64, lane: i64) -> Result<bool, StoreError> {
+        let inline = of.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
+        let next: Option<i64> = self
+            .look
+            .conn
+            .prepare_cached("SELECT min(id) FROM message WHERE id > ?1")
+            .and_then(|mut sql| sql.query_row([of], |row| row.get(0)))
+            .map_err(failed("look for the next message"))?;
+        let range = (of, inline.min(next.unwrap_or(i64::MAX)), lane);
+        let pending = "SELECT 1 FROM delivery WHERE id > ?1 AND id < ?2 AND lane = ?3 AND back = id - ?1";
+        let ended = "SELECT 1 FROM outcome WHERE id > ?1 AND id < ?2 AND lane = ?3 AND back = id - ?1";
+        Ok(self.look.has(pending, range)? || self.look.has(ended, range)?)
+    }
+
+    /// Those a job made are too many to look at: the endpoint's history says which of them are its own.
+    fn by_fan_out(&mut self, of: i64, lane: i64) -> Result<bool, StoreError> {
+        let doing = failed("look for what a fan-out made");
+        let conn = self.look.conn;
+        let mut sql =
+            conn.prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1").map_err(&doing)?;
+        let mut rows = sql.query([of]).map_err(&doing)?;
+        while let Some(row) = rows.next().map_err(&doing)? {
+            let (first, end): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+            let tail = match &mut self.tail {
+                Some(tail) => tail,
+                none => none.insert(derived::unfollowed(conn, self.lane)?),
+            };
+            let known = "SELECT 1 FROM history WHERE lane = ?1 AND delivery >= ?2 AND delivery < ?3";
+            if tail.range(first..end).next().is_some() || self.look.has(known, (lane, first, end))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::page::plan;
+
+    #[test]
+    fn a_walk_goes_along_the_keys_and_sorts_nothing() {
+        for sql in [ENDED, MESSAGES] {
+            let plan = plan(sql);
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}");
+        }
+    }
+}

@@ -224,6 +224,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Recipients::Many if new.collapse_key.is_some() => return Err(NotAccepted::CollapsesTooMany),
             Recipients::Many => (Vec::new(), true),
         };
+        self.pending.made(new.tenant, wanted.len());
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
         let public_id = self.public_id(Kind::Message, id.0, now);

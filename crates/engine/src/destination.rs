@@ -125,9 +125,9 @@ pub struct Destinations<S> {
 }
 
 impl<S: Directory + Register> Destinations<S> {
-    /// Reads endpoints from this store, under these rules.
-    pub fn new(store: Arc<S>, targets: TargetRules) -> Self {
-        Self { rules: AllRules::new(Arc::clone(&store)), store, targets, kept: RwLock::default() }
+    /// Reads endpoints from this store, under these rules, from now on.
+    pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
+        Self { rules: AllRules::new(Arc::clone(&store), now), store, targets, kept: RwLock::default() }
     }
 
     /// The rules targets are held to.

@@ -33,6 +33,7 @@ use crate::jobs::JobRunner;
 use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
 use crate::outbox::Ruled;
+use crate::pending::Pending;
 use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
 use crate::target::Origin;
@@ -79,6 +80,7 @@ pub struct Engine<S, C> {
     pub(crate) clock: C,
     pub(crate) lookup: LookupKey,
     pub(crate) tenants: Tenants,
+    pub(crate) pending: Pending,
     pub(crate) access: Access,
     pub(crate) ids: Arc<IdKey>,
     mint: Mint,
@@ -142,7 +144,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open().await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let destinations = Arc::new(Destinations::new(Arc::clone(&store), settings.connector.rules.clone()));
+        let destinations =
+            Arc::new(Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now()));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);
@@ -191,6 +194,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             clock,
             lookup,
             tenants,
+            pending: Pending::default(),
             access,
             ids,
             mint,

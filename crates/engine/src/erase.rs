@@ -41,6 +41,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.destinations.forget_tenant(tenant);
         if erasure.is_tenant {
             self.tenants.forget(tenant);
+            self.pending.forget(tenant);
             self.access.forget();
             // There is nothing left that it could hold.
             self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), None)).await?;

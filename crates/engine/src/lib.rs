@@ -22,6 +22,7 @@ pub mod metrics;
 mod mint;
 pub mod operator_key;
 mod outbox;
+mod pending;
 pub mod policies;
 pub mod replays;
 pub mod rotation;

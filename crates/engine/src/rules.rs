@@ -1,20 +1,25 @@
 //! The rules of a tenant: what holds for all of its endpoints beside what their owner says of each. These are the
-//! policies they may name, its own and the operator's.
+//! policies they may name, its own and the operator's, and when engagement messages may leave.
 //!
 //! Invariant: rules carry the number of changes that were known when they were read. What is made of older ones never
 //! takes the place of what is made of newer ones; `core::queue` compares the numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use posthaste_core::Policy;
 use posthaste_core::id::TenantId;
 use posthaste_core::id_map::IdMap;
+use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::queue::LaneSettings;
+use posthaste_core::time::Timestamp;
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 
 use crate::policies::{POLICIES_MAX, StoredPolicy};
+use crate::tenants::{Hours, Tenant, Terms};
+use crate::zone;
 
 /// The rules of one tenant.
 #[derive(Debug, Default)]
@@ -23,6 +28,43 @@ pub struct Rules {
     number: u64,
     /// What a name stands for beside the presets.
     policies: BTreeMap<String, Arc<Policy>>,
+    /// When engagement messages may leave.
+    off_peak: Option<OffPeakRule>,
+}
+
+/// A tenant's off-peak window.
+#[derive(Debug)]
+struct OffPeakRule {
+    hours: Hours,
+    /// The tenant's clock.
+    offsets: Arc<Offsets>,
+    /// Clocks are known from this time on.
+    since: Timestamp,
+}
+
+impl OffPeakRule {
+    fn of(terms: &Terms, since: Timestamp) -> Option<Self> {
+        let hours = terms.off_peak?;
+        Some(Self { hours, offsets: clock_of(terms.time_zone.as_deref(), since), since })
+    }
+
+    /// The window on an endpoint's clock.
+    fn at(&self, endpoint: &Endpoint) -> Option<OffPeak> {
+        let offsets = match &endpoint.time_zone {
+            Some(own) => clock_of(Some(own), self.since),
+            None => Arc::clone(&self.offsets),
+        };
+        OffPeak::new(self.hours.from, self.hours.to, offsets).ok()
+    }
+}
+
+/// How far ahead clocks are looked up: no process runs longer.
+const YEARS_AHEAD: Duration = Duration::from_secs(20 * 366 * 24 * 60 * 60);
+
+/// A zone's clock. One that the database does not know any more reads as UTC: a message must not be stranded by it.
+fn clock_of(zone: Option<&str>, since: Timestamp) -> Arc<Offsets> {
+    let known = zone::offsets(zone.unwrap_or("UTC"), since, since + YEARS_AHEAD).ok();
+    Arc::new(known.unwrap_or_else(|| Offsets::fixed(0).expect("UTC is no seconds from UTC")))
 }
 
 impl Rules {
@@ -40,10 +82,14 @@ impl Rules {
     /// not be stranded by it.
     pub(crate) fn lane(&self, endpoint: &Endpoint) -> LaneSettings {
         let settings = LaneSettings { rules: self.number, ..endpoint.lane_settings() };
-        match self.policies.get(&endpoint.policy) {
+        let mut settings = match self.policies.get(&endpoint.policy) {
             Some(stored) => LaneSettings { policy: Arc::clone(stored), ..settings },
             None => settings,
+        };
+        if let Some(window) = self.off_peak.as_ref().and_then(|rule| rule.at(endpoint)) {
+            settings.special.get_or_insert_default().off_peak = Some(window);
         }
+        settings
     }
 }
 
@@ -54,6 +100,7 @@ const KEPT_MAX: usize = 16_384;
 #[derive(Debug)]
 pub(crate) struct AllRules<S> {
     store: Arc<S>,
+    since: Timestamp,
     kept: RwLock<Kept>,
 }
 
@@ -65,8 +112,9 @@ struct Kept {
 }
 
 impl<S: Register> AllRules<S> {
-    pub(crate) fn new(store: Arc<S>) -> Self {
-        Self { store, kept: RwLock::default() }
+    /// From this time on.
+    pub(crate) fn new(store: Arc<S>, since: Timestamp) -> Self {
+        Self { store, since, kept: RwLock::default() }
     }
 
     /// A tenant's.
@@ -83,7 +131,9 @@ impl<S: Register> AllRules<S> {
         for whose in [OPERATOR, tenant] {
             policies.extend(self.policies(whose).await?);
         }
-        let rules = Arc::new(Rules { number: changes, policies });
+        let of = self.store.document(DocumentKind::Tenant, tenant.0).await?.map(Tenant::of).transpose()?;
+        let off_peak = of.and_then(|tenant| OffPeakRule::of(&tenant.terms, self.since));
+        let rules = Arc::new(Rules { number: changes, policies, off_peak });
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.changes == changes {
             if kept.by_tenant.len() >= KEPT_MAX {

@@ -49,13 +49,39 @@ pub struct Terms {
     pub weight: f64,
     /// How fast its messages are taken in; as fast as they come where nothing is said.
     pub quota: Option<Quota>,
+    /// While so many of its deliveries are pending, no message is taken in.
+    pub pending_max: Option<u64>,
     /// The policy of endpoints that name none.
     pub policy: Option<String>,
+    /// Whose clock its off-peak window goes by, where an endpoint does not say; UTC where nobody does.
+    pub time_zone: Option<String>,
+    /// When engagement messages may leave; at any time where nothing is said.
+    pub off_peak: Option<Hours>,
+    /// Where its data is at home.
+    pub region: Option<String>,
+}
+
+/// A part of every day, in minutes of the local clock. It spans midnight when it ends at an earlier minute than it
+/// begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hours {
+    /// From this minute on.
+    pub from: u16,
+    /// Until this one.
+    pub to: u16,
 }
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { weight: 1.0, quota: None, policy: None }
+        Self {
+            weight: 1.0,
+            quota: None,
+            pending_max: None,
+            policy: None,
+            time_zone: None,
+            off_peak: None,
+            region: None,
+        }
     }
 }
 
@@ -84,7 +110,7 @@ pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1_000.0;
 
 impl Tenant {
     /// A tenant as it was filed.
-    fn of(document: Document) -> Result<Self, StoreError> {
+    pub(crate) fn of(document: Document) -> Result<Self, StoreError> {
         let terms = serde_json::from_slice(&document.body).map_err(|error| damaged(&error))?;
         Ok(Self { id: document.tenant, at: document.at, uid: document.name, terms })
     }
@@ -265,6 +291,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn change_tenant(&self, tenant: &Tenant) -> Result<(), NotFiled> {
         self.filed(tenant.document(), None, ()).await?;
         self.tenants.forget(tenant.id);
+        self.pending.forget(tenant.id);
+        self.rules_changed(tenant.id).await?;
         Ok(self.tell_of_tenant(tenant).await?)
     }
 

@@ -278,7 +278,7 @@ mod tests {
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut webhooks = Webhooks::new(
             Arc::clone(&store),
-            Arc::new(Destinations::new(store, rules)),
+            Arc::new(Destinations::new(store, rules, Timestamp::default())),
             (Arc::new(connector), results),
             Arc::new(IdKey::generate()),
             SystemClock::new(),

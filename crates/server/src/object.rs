@@ -98,6 +98,11 @@ impl<'a> Object<'a> {
         self.fields.iter().any(|(written, _)| written == name)
     }
 
+    /// Whether it takes a field back.
+    pub(crate) fn is_null(&self, name: &str) -> bool {
+        self.fields.iter().any(|(written, raw)| written == name && raw.get() == "null")
+    }
+
     /// The same for a field that must be there.
     pub(crate) fn need<T>(
         &mut self,

@@ -62,7 +62,11 @@ impl Process {
         let jobs = JobRunner {
             store: Arc::clone(&self.store),
             session: self.session,
-            destinations: Arc::new(Destinations::new(Arc::clone(&self.store), TargetRules::default())),
+            destinations: Arc::new(Destinations::new(
+                Arc::clone(&self.store),
+                TargetRules::default(),
+                Timestamp::default(),
+            )),
             handle: self.handle.clone(),
             clock: SystemClock::new(),
             mint: self.mint.clone(),

@@ -6,5 +6,7 @@ mod multiplexer;
 mod network;
 mod policies;
 mod receiver;
+mod running;
 mod ssrf;
+mod tenants;
 mod tls;

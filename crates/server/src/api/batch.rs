@@ -48,7 +48,7 @@ pub async fn send<S: Store, C: Clock>(
     let mut allowance = None;
     let mut answers: Vec<Option<Problem>> = Vec::with_capacity(read.len());
     for line in read {
-        answers.push(match message(&api, tenant, line) {
+        answers.push(match message(&api, tenant, line).await {
             Ok((message, left)) => {
                 new.push(message);
                 allowance = left;
@@ -73,7 +73,7 @@ pub async fn send<S: Store, C: Clock>(
 }
 
 /// The message a line is, taken from the tenant's quota.
-fn message<S: Store, C: Clock>(
+async fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
     line: &[u8],
@@ -85,7 +85,7 @@ fn message<S: Store, C: Clock>(
     let key = fields.get("idempotency_key", key_of_line);
     let once = key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
     let new = NewMessage { once, ..new_message::parse(api, tenant.id, fields)? };
-    Ok((new, quota::take(api, tenant)?))
+    Ok((new, quota::take(api, tenant).await?))
 }
 
 /// What became of a line's message: the answer it would have had alone, and its status.

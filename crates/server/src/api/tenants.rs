@@ -5,14 +5,18 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
+use posthaste_core::off_peak::{OffPeak, Offsets};
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::erase::Erased;
 use posthaste_engine::rules::Rules;
-use posthaste_engine::tenants::{Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_engine::tenants::{Hours, Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_engine::zone;
 use posthaste_store::{FirstAnswer, OPERATOR, Store, Whom};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::caller::{Caller, OPERATE, find_tenant};
 use super::idempotency::{keyed_body, replayed};
@@ -23,10 +27,12 @@ use crate::problem::Problem;
 use crate::value;
 
 /// Fields of a tenant that are documented and not built.
-const NOT_BUILT: &[&str] = &["retention", "time_zone", "off_peak", "region", "sla", "operational_endpoint"];
+const NOT_BUILT: &[&str] = &["retention", "sla", "operational_endpoint"];
 
 /// A quota's largest numbers: what a bucket can count.
 const QUOTA_MAX: u64 = 1_000_000;
+/// More than this is no limit.
+const PENDING_MAX: u64 = 1_000_000_000_000;
 
 /// `POST /v1/tenants`.
 pub async fn make<S: Store, C: Clock>(
@@ -142,15 +148,39 @@ struct Shown {
     id: String,
     uid: Option<String>,
     weight: f64,
-    quota: Option<Quota>,
+    quota: Option<ShownQuota>,
     policy: Option<String>,
+    time_zone: Option<String>,
+    off_peak: Option<ShownHours>,
+    region: Option<String>,
     created_at: String,
+}
+
+#[derive(Serialize)]
+struct ShownQuota {
+    per_second: Option<u32>,
+    burst: Option<u32>,
+    pending: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ShownHours {
+    from: String,
+    to: String,
 }
 
 impl Shown {
     fn of(id: String, tenant: &Tenant) -> Self {
-        let Terms { weight, quota, policy } = tenant.terms.clone();
-        Self { id, uid: tenant.uid.clone(), weight, quota, policy, created_at: value::write_time(tenant.at) }
+        let Terms { weight, quota, pending_max, policy, time_zone, off_peak, region } = tenant.terms.clone();
+        let quota = (quota.is_some() || pending_max.is_some()).then_some(ShownQuota {
+            per_second: quota.map(|quota| quota.per_second),
+            burst: quota.map(|quota| quota.burst),
+            pending: pending_max,
+        });
+        let hours = |Hours { from, to }| ShownHours { from: write_minute(from), to: write_minute(to) };
+        let off_peak = off_peak.map(hours);
+        let created_at = value::write_time(tenant.at);
+        Self { id, uid: tenant.uid.clone(), weight, quota, policy, time_zone, off_peak, region, created_at }
     }
 }
 
@@ -161,26 +191,82 @@ fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Resu
         weight if WEIGHTS.contains(&weight) => Ok(weight),
         _ => Err(format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end())),
     });
-    let has_quota = fields.has("quota");
-    let mut given = fields.object("quota");
-    let count = |raw: &serde_json::value::RawValue| match value::whole(raw)? {
-        count @ 1..=QUOTA_MAX => u32::try_from(count).map_err(|error| error.to_string()),
-        _ => Err(format!("must be 1 to {QUOTA_MAX}")),
-    };
-    let per_second = given.get("per_second", count);
-    let burst = given.get("burst", count);
-    given.not_built(&["pending"]);
-    fields.absorb(given);
-    let quota = match (has_quota, per_second) {
-        (false, _) => before.quota,
-        (true, None) => None,
-        (true, Some(per_second)) => Some(Quota { per_second, burst: burst.unwrap_or(per_second) }),
-    };
+    let mut terms = before;
+    terms.weight = weight.unwrap_or(terms.weight);
+    let has = |name| fields.has(name);
+    let [has_quota, has_zone, has_off_peak, has_region] = ["quota", "time_zone", "off_peak", "region"].map(has);
+    let (quota, pending_max) = quota(&mut fields);
+    if has_quota {
+        (terms.quota, terms.pending_max) = (quota, pending_max);
+    }
     let policy = fields.get("policy", |raw| {
         let name = value::text(raw)?;
         rules.policy(&name).map(|_| name).map_err(|unknown| unknown.to_string())
     });
+    terms.policy = policy.or(terms.policy);
+    let zone = fields.get("time_zone", time_zone);
+    terms.time_zone = if has_zone { zone } else { terms.time_zone };
+    let region = fields.get("region", value::name);
+    terms.region = if has_region { region } else { terms.region };
+    let off_peak = off_peak(&mut fields);
+    terms.off_peak = if has_off_peak { off_peak } else { terms.off_peak };
     fields.not_built(NOT_BUILT);
     fields.finish()?;
-    Ok((uid, Terms { weight: weight.unwrap_or(before.weight), quota, policy: policy.or(before.policy) }))
+    Ok((uid, terms))
+}
+
+/// How fast messages are taken in, and while how many deliveries are pending.
+fn quota(fields: &mut Object<'_>) -> (Option<Quota>, Option<u64>) {
+    let count = |raw: &RawValue| match value::whole(raw)? {
+        count @ 1..=QUOTA_MAX => u32::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("must be 1 to {QUOTA_MAX}")),
+    };
+    let mut given = fields.object("quota");
+    let per_second = given.get("per_second", count);
+    let burst = given.get("burst", count);
+    let pending = given.get("pending", |raw| match value::whole(raw)? {
+        count @ 1..=PENDING_MAX => Ok(count),
+        _ => Err(format!("must be 1 to {PENDING_MAX}")),
+    });
+    if per_second.is_none() && burst.is_some() {
+        given.complain("per_second", "is needed with burst".to_owned());
+    }
+    fields.absorb(given);
+    (per_second.map(|per_second| Quota { per_second, burst: burst.unwrap_or(per_second) }), pending)
+}
+
+fn time_zone(raw: &RawValue) -> Result<String, String> {
+    let name = value::text(raw)?;
+    let now = Timestamp::default();
+    zone::offsets(&name, now, now).map(|_| name).map_err(|unknown| unknown.to_string())
+}
+
+fn off_peak(fields: &mut Object<'_>) -> Option<Hours> {
+    let is_said = fields.has("off_peak") && !fields.is_null("off_peak");
+    let mut given = fields.object("off_peak");
+    let hours = if is_said { given.need("from", minute).zip(given.need("to", minute)) } else { None };
+    let hours = hours.map(|(from, to)| Hours { from, to });
+    if let Some(Hours { from, to }) = hours
+        && let Err(bad) = OffPeak::new(from, to, Arc::new(Offsets::fixed(0).expect("UTC is a clock")))
+    {
+        given.complain("to", bad.to_string());
+    }
+    fields.absorb(given);
+    hours
+}
+
+/// A minute of the day, written as clocks show it.
+fn minute(raw: &RawValue) -> Result<u16, String> {
+    let written = value::text(raw)?;
+    let number = |digits: &str, most: u16| {
+        let is_two = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u16>().ok().filter(|number| is_two && *number <= most)
+    };
+    let read = written.split_once(':').and_then(|(hour, minute)| Some(number(hour, 23)? * 60 + number(minute, 59)?));
+    read.ok_or_else(|| "must be a time of the day from \"00:00\" to \"23:59\"".to_owned())
+}
+
+/// The same, to be shown.
+fn write_minute(minute: u16) -> String {
+    format!("{:02}:{:02}", minute / 60, minute % 60)
 }

@@ -6,6 +6,12 @@ use super::{Operation, answer};
 const NEW_QUOTA: &[Field] = &[
     may("per_second", Shape::Whole, "messages taken in, on average"),
     may("burst", Shape::Whole, "at once, after a rest; per_second where nothing is said"),
+    may("pending", Shape::Whole, "while so many of its deliveries are pending, no message is taken in"),
+];
+
+const OFF_PEAK: &[Field] = &[
+    need("from", Shape::Text, "a time of the day, such as 20:00"),
+    need("to", Shape::Text, "another; an earlier one is on the next day"),
 ];
 
 const NEW: Shape = Shape::Named(
@@ -15,10 +21,14 @@ const NEW: Shape = Shape::Named(
         may("weight", Shape::Number, "its share beside others': 2 gets twice the time of 1"),
         may("quota", Shape::Object(NEW_QUOTA), "how fast its messages are taken in"),
         may("policy", Shape::Text, "the retry policy of endpoints that name none"),
+        may("time_zone", Shape::Text, "whose clock its off-peak window goes by, such as Europe/Berlin; UTC unless set"),
+        may("off_peak", Shape::Object(OFF_PEAK), "when engagement messages may leave; at any time unless set"),
+        may("region", Shape::Name, "where its data is at home; kept and shown"),
     ],
 );
 
-const QUOTA: &[Field] = &[need("per_second", Shape::Whole, ""), need("burst", Shape::Whole, "")];
+const QUOTA: &[Field] =
+    &[null("per_second", Shape::Whole, ""), null("burst", Shape::Whole, ""), null("pending", Shape::Whole, "")];
 
 const SHOWN: Shape = Shape::Named(
     "Tenant",
@@ -28,6 +38,9 @@ const SHOWN: Shape = Shape::Named(
         need("weight", Shape::Number, ""),
         null("quota", Shape::Object(QUOTA), ""),
         null("policy", Shape::Text, ""),
+        null("time_zone", Shape::Text, ""),
+        null("off_peak", Shape::Object(OFF_PEAK), ""),
+        null("region", Shape::Text, ""),
         need("created_at", Shape::Time, ""),
     ],
 );

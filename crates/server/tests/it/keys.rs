@@ -214,6 +214,15 @@ async fn tenants_are_made_changed_and_listed() {
         (r#"{"policy": "bakend"}"#, "/policy"),
         (r#"{"uid": "a b"}"#, "/uid"),
         (r#"{"wieght": 1}"#, "/wieght"),
+        (r#"{"quota": {"burst": 2}}"#, "/quota/per_second"),
+        (r#"{"quota": {"pending": 0}}"#, "/quota/pending"),
+        (r#"{"time_zone": "Europe/Berln"}"#, "/time_zone"),
+        (r#"{"off_peak": {"from": "20:00"}}"#, "/off_peak/to"),
+        (r#"{"off_peak": {"from": "24:00", "to": "07:00"}}"#, "/off_peak/from"),
+        (r#"{"off_peak": {"from": "7:00", "to": "+9:00"}}"#, "/off_peak/from"),
+        (r#"{"off_peak": {"from": "07:00", "to": "07:00"}}"#, "/off_peak/to"),
+        (r#"{"off_peak": "at night"}"#, "/off_peak"),
+        (r#"{"region": "the moon"}"#, "/region"),
     ] {
         let answer = locked.operate(Method::POST, "/v1/tenants", bad).await;
         assert_eq!(answer.problem(), (400, "invalid_body", pointer), "{bad}");
@@ -231,6 +240,49 @@ async fn tenants_are_made_changed_and_listed() {
     assert!(first.headers["link"].to_str().expect("a text").contains(next));
     let second = locked.operate(Method::GET, &format!("/v1/tenants?limit=1&cursor={next}"), "").await;
     assert_eq!((&second.body["data"][0], &second.body["next_cursor"]), (&shown.body, &serde_json::Value::Null));
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
+    let locked = Locked::start().await;
+    let body = r#"{"uid": "acme", "quota": {"per_second": 10, "burst": 20, "pending": 1000},
+        "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:05"}, "region": "eu"}"#;
+    let made = locked.operate(Method::POST, "/v1/tenants", body).await;
+    let said: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    for (field, said) in said.as_object().expect("an object") {
+        assert_eq!(&made.body[field], said, "{field}");
+    }
+    let weighed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"weight": 2}"#).await;
+    for field in ["quota", "time_zone", "off_peak", "region"] {
+        assert_eq!(weighed.body[field], made.body[field], "{field}");
+        let without = locked.operate(Method::PATCH, "/v1/tenants/acme", &format!(r#"{{"{field}": null}}"#)).await;
+        assert!(without.body[field].is_null(), "{field}: {}", without.body);
+    }
+    let one = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"quota": {"pending": 5}}"#).await;
+    assert_eq!(one.body["quota"], serde_json::json!({"per_second": null, "burst": null, "pending": 5}));
+    for later in ["retention", "sla", "operational_endpoint"] {
+        let refused = locked.operate(Method::PATCH, "/v1/tenants/acme", &format!(r#"{{"{later}": {{}}}}"#)).await;
+        assert_eq!(refused.problem(), (400, "not_built_yet", format!("/{later}").as_str()));
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_tenant_with_as_many_pending_as_it_may_have_is_told_when_to_come_back() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", "").await;
+    locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/nobody"}"#).await;
+    let quota = r#"{"quota": {"pending": 2}}"#;
+    assert_eq!(locked.operate(Method::PATCH, "/v1/tenants/acme", quota).await.status, StatusCode::OK);
+    for _ in 0..2 {
+        let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
+        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+    }
+    let refused = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
+    assert_eq!(refused.problem(), (429, "quota_exceeded", ""));
+    assert_eq!(refused.headers["retry-after"], "5");
+    assert!(refused.text("detail").starts_with("2 deliveries of this tenant are pending"), "{}", refused.body);
     locked.server.stop().await.expect("it stops");
 }
 

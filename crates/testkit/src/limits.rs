@@ -127,7 +127,7 @@ fn bucket(limit: Limit, start: i64, times: usize) -> Limiter {
         let now = Timestamp::from_millis(now);
         asked = asked.wrapping_add(1);
         if asked.is_multiple_of(3) && bucket.take(&rate, now).is_ok() {
-            (0..times).for_each(|_| bucket.give_back(&rate));
+            (0..times).for_each(|_| bucket.give_back(&rate, now));
         }
         bucket.take(&rate, now).map_err(Timestamp::as_millis)
     })

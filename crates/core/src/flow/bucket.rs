@@ -130,10 +130,12 @@ impl Bucket {
         if rate.milli == 0 { Duration::MAX } else { Duration::from_millis(missing.div_ceil(rate.each_milli())) }
     }
 
-    /// Gives back a token that was taken and not sent, in the same moment: one given back later
-    /// comes on top of what grew meanwhile. Never above the burst.
-    pub fn give_back(&mut self, rate: &Rate) {
-        self.earn(rate, ONE);
+    /// Gives back a token that was taken then and not sent; never above the burst. One that comes back after
+    /// something has grown is lost: it would come on top of that, and a second would hold too many.
+    pub fn give_back(&mut self, rate: &Rate, taken: Timestamp) {
+        if self.at == taken {
+            self.earn(rate, ONE);
+        }
     }
 
     /// Whether nothing of it is worth remembering: a new one would be the same. At a rate of 0 none
@@ -358,7 +360,7 @@ mod tests {
                 bucket.catch_up(&rate, at(now));
                 let before = bucket;
                 if bucket.take(&rate, at(now)).is_ok() {
-                    bucket.give_back(&rate);
+                    bucket.give_back(&rate, at(now));
                     prop_assert_eq!(bucket, before);
                     prop_assert_eq!(bucket.take(&rate, at(now)), Ok(()));
                 }
@@ -378,7 +380,7 @@ mod tests {
                         prop_assert!(promised.is_none_or(|promised| promised > now || promised == Timestamp::MAX));
                         prop_assert_eq!(bucket.take(&rate, now).err(), promised);
                     }
-                    Step::GiveBack => bucket.give_back(&rate),
+                    Step::GiveBack => bucket.give_back(&rate, now),
                     Step::Rate(milli, burst) => rate = Rate::milli(milli).with_burst(burst),
                 }
                 bucket.catch_up(&rate, now);

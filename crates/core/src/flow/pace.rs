@@ -96,9 +96,9 @@ impl Pace {
         self.bucket.catch_up(&limit(self.rate), now);
     }
 
-    /// One that was taken was not sent.
-    pub fn give_back(&mut self) {
-        self.bucket.give_back(&limit(self.rate));
+    /// One that was taken then was not sent.
+    pub fn give_back(&mut self, taken: Timestamp) {
+        self.bucket.give_back(&limit(self.rate), taken);
     }
 
     /// What an answer says; the pace changes at most once a second.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::bar::{Bar, Lifts};
 use super::drain::Drain;
+use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::ready::{Rank, Ready};
 use crate::flow::Care;
@@ -126,14 +127,14 @@ impl Destination {
     }
 
     /// Something was picked and not sent after all.
-    pub(super) fn put_back(&mut self, settings: &LaneSettings, generation: u32) {
+    pub(super) fn put_back(&mut self, settings: &LaneSettings, flight: &Flight) {
         if let (Some(rate), Some(bucket)) = (settings.rate(), &mut self.bucket) {
-            bucket.give_back(rate);
+            bucket.give_back(rate, flight.started);
         }
         if let Some(pace) = &mut self.pace {
-            pace.give_back();
+            pace.give_back(flight.started);
         }
-        self.breaker.put_back(generation);
+        self.breaker.put_back(flight.generation);
     }
 
     /// Whether the destination cannot be sent to freely, or could not a moment ago.

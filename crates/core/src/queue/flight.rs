@@ -116,14 +116,14 @@ impl Queue {
     /// An attempt was not made after all: its slots are free again, and what it took is given back.
     pub(super) fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(flight) = self.free_slot(id) else { return };
-        self.turn.put_back(flight.taken, flight.expected);
+        self.turn.put_back(flight.taken, flight.expected, flight.started);
         let index = self.items[&id].lane;
         let lane = self.lane_mut(index);
         if let Some(settings) = lane.settings.clone() {
             if let Some(destination) = &mut lane.destination {
-                destination.put_back(&settings, flight.generation);
+                destination.put_back(&settings, &flight);
             }
-            self.put_back_shared(&flight.shared, now);
+            self.put_back_shared(&flight, now);
         }
         self.ring_lane(index, now);
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bar::{Bar, Lifts};
+use super::flight::Flight;
 use super::lane::{Lane, LaneSettings};
 use super::timer::Timer;
 use super::{BreakerScope, Queue};
@@ -204,11 +205,11 @@ impl Queue {
     }
 
     /// Something was picked and not sent after all.
-    pub(super) fn put_back_shared(&mut self, passed: &Passed, now: Timestamp) {
-        for (gate, pass) in passed.iter().flatten() {
+    pub(super) fn put_back_shared(&mut self, flight: &Flight, now: Timestamp) {
+        for (gate, pass) in flight.shared.iter().flatten() {
             let Some(shared) = self.shared.get_mut(gate) else { continue };
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
-                bucket.give_back(rate);
+                bucket.give_back(rate, flight.started);
             }
             shared.breaker.put_back(pass.generation);
             self.ring_parked(*gate, now);

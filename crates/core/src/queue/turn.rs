@@ -294,12 +294,12 @@ impl Turn {
         }
     }
 
-    /// An attempt was not made after all.
-    pub(super) fn put_back(&mut self, taken: Taken, expected: Duration) {
+    /// An attempt was not made after all that was started then.
+    pub(super) fn put_back(&mut self, taken: Taken, expected: Duration, started: Timestamp) {
         self.free_slot(taken);
         let entry = self.tenant_mut(taken.tenant);
         if let (Some(rate), Some(bucket)) = (&entry.settings.rate, &mut entry.bucket) {
-            bucket.give_back(rate);
+            bucket.give_back(rate, started);
         }
         self.charge(taken, -cost(expected));
         self.release(taken.tenant);

@@ -317,6 +317,25 @@ fn a_lane_keeps_its_rate_whatever_is_put_back() {
 }
 
 #[test]
+fn a_token_that_comes_back_late_is_not_one_more() {
+    let mut queue = queue(Order::Fifo);
+    set(
+        &mut queue,
+        settings(LANE, Order::Fifo).with(Special { rate: Some(Rate::per_second(10)), ..Special::default() }),
+    );
+    for id in 0..10 {
+        admit(&mut queue, &delivery(id));
+    }
+    let unsent = send(&mut queue, NOW).expect("the first may go");
+    let later = NOW + Duration::from_millis(100);
+    let sent = send(&mut queue, later).expect("a token has grown");
+    queue.put_back(later, DeliveryId::from_raw(unsent), at(9));
+    assert_eq!(send(&mut queue, later), None, "what grew since the first was taken is spent");
+    settle(&mut queue, later, sent, &OK);
+    assert!(send(&mut queue, later + Duration::from_millis(100)).is_some());
+}
+
+#[test]
 fn a_receiver_that_has_too_much_is_fed_more_slowly_and_not_cut_off() {
     let mut queue = queue(Order::Fifo);
     for id in 0..400 {

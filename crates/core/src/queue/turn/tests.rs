@@ -452,7 +452,7 @@ fn an_attempt_not_made_gives_its_token_its_slot_and_its_time_back() {
     let taken = send(&mut turn, USUAL);
     assert_eq!(turn.take(FREE, NOW), None, "its token is spent");
 
-    turn.put_back(taken, USUAL);
+    turn.put_back(taken, USUAL, NOW);
     assert_eq!((had(&mut turn), turn.tenant_mut(tenant).in_flight), (before, 0));
     let again = turn.take(FREE, NOW).expect("its token is back");
     assert_ne!(again.lane, taken.lane, "the other lane's turn");

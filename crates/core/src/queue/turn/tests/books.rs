@@ -110,7 +110,7 @@ fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
         Op::PutBack(which) => {
             if !seen.under_way.is_empty() {
                 let (taken, expected) = seen.under_way.swap_remove(which % seen.under_way.len());
-                turn.put_back(taken, expected);
+                turn.put_back(taken, expected, *now);
             }
         }
         Op::Set { tenant, weight_milli, rate } => {

@@ -14,6 +14,7 @@ pub mod endpoints;
 pub mod engine;
 pub mod erase;
 mod eraser;
+pub mod export;
 pub mod field;
 mod jobs;
 pub mod lists;

@@ -206,6 +206,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             nothing_is_left_of_whom_is_erased
             what_is_accepted_after_an_erasure_is_new
             what_is_under_way_is_left_until_it_has_ended
+            what_has_ended_and_is_still_being_sent_is_left_as_well
             a_key_whose_answer_was_erased_is_new_again
             a_subject_goes_with_its_endpoints
             a_tenant_goes_with_all_it_has

@@ -55,7 +55,8 @@ pub enum Command {
     /// Reset a breaker, by somebody's word: in force at once, as durable as breakers are, and in the journal once it is
     /// answered.
     Reset(BreakerOf, Reset, Option<By>),
-    /// A tenant, or a subject of it, was erased: nothing that rides in memory is sent to or about it.
+    /// A tenant, or a subject of it, is being erased: nothing that rides in memory is sent to or about it. Asked before
+    /// the store erases, so that nothing slips out in between, and after it, for what is in flight then.
     Erased(TenantId, Option<String>),
     /// Which deliveries are being sent or recorded?
     UnderWay,

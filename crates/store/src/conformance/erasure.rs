@@ -205,6 +205,23 @@ pub(super) async fn what_is_under_way_is_left_until_it_has_ended<S: Store>(case:
     case.check(!case.is_known(sent.id).await, "with what became of it");
 }
 
+pub(super) async fn what_has_ended_and_is_still_being_sent_is_left_as_well<S: Store>(case: &Case<S>) {
+    // As where something newer took its place.
+    let sent = case.accept_about(ANN, Draft::to(1)).await;
+    let ended = case.accept_about(ANN, Draft::to(1)).await;
+    for delivery in [&sent, &ended] {
+        case.settle_done(case.attempted(delivery, State::Delivered { at: after(55) }, Cause::Ok)).await;
+    }
+    let erasure = case.erase_subject(ANN).await;
+    let so_far = case.finish(erasure, &[sent.id]).await;
+    case.same("one is left", (so_far.messages, so_far.done), (1, None));
+    let again = case.erase_subject(ANN).await;
+    let count = case.store.count_erased(vec![sent.message, ended.message]).await;
+    case.same("whoever asks again is told of it", case.done("count", count), 1);
+    case.same("it goes once", case.finish(erasure, &[]).await.messages, 2);
+    case.finish(again, &[]).await;
+}
+
 fn stranger() -> MessageId {
     MessageId::from_raw(77)
 }

@@ -153,6 +153,8 @@ impl Memory {
         let pending: Vec<Delivery> = self.pending.values().map(|row| &row.delivery).filter(theirs).cloned().collect();
         let ended: Vec<DeliveryId> = self.ended.values().filter(theirs).map(|delivery| delivery.id).collect();
         let (left, gone): (Vec<_>, Vec<_>) = pending.into_iter().partition(|row| under_way.contains(&row.id));
+        // One that something newer took the place of may still be being sent.
+        let (sent, ended): (Vec<_>, Vec<_>) = ended.into_iter().partition(|id| under_way.contains(id));
         let state = State::Cancelled { at: erasure.at, cause: Cause::Erased };
         let gone: Vec<Delivery> = gone.into_iter().map(|delivery| Delivery { state, ..delivery }).collect();
         self.note(gone.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
@@ -162,7 +164,7 @@ impl Memory {
             self.jobs.forget_former_life(id);
             erasure.deliveries += 1;
         }
-        if !left.is_empty() {
+        if !left.is_empty() || !sent.is_empty() {
             return false;
         }
         self.jobs.forget_fan_out(id);

@@ -55,11 +55,11 @@ enum Ahead {
     /// An attempt ended; its place in the log if a request left.
     Finished(u32, Option<usize>, Finished),
     Receipt(u64),
-    /// An erasure takes effect, then the loop is told of it; its rows go once what is under way is known.
+    /// An erasure takes effect, then the loop is told of it again; its rows go once what is under way is known.
     Erase(u32, usize, Option<u64>),
     Erased(u32, usize, Option<u64>),
     LookUnderWay(u32),
-    EraseStep(u32, Vec<DeliveryId>),
+    EraseStep(u32, Vec<u64>, Vec<DeliveryId>),
     Wake(u32, Ms),
     Restart,
     Follow(u32),
@@ -82,6 +82,8 @@ struct World<'a> {
     rng: Rng,
     history: History,
     tickets: BTreeMap<Ticket, usize>,
+    /// Those whose next step waits for what is under way.
+    erasures: Vec<u64>,
     next_ticket: u64,
     wall_offset: Ms,
     store_ms: Ms,
@@ -111,6 +113,7 @@ impl<'a> World<'a> {
             rng: Rng::with_seed(plan.seed ^ 0x57_4F_52_4C),
             history: History::default(),
             tickets: BTreeMap::new(),
+            erasures: Vec::new(),
             next_ticket: 0,
             wall_offset: 0,
             store_ms: 3,
@@ -205,7 +208,7 @@ impl<'a> World<'a> {
             Ahead::Erase(life, asked, whom) if life == self.life => self.commit_erase(asked, whom),
             Ahead::Erased(life, asked, whom) if life == self.life => self.tell_of_erased(asked, whom),
             Ahead::LookUnderWay(life) if life == self.life => self.look_under_way(),
-            Ahead::EraseStep(life, under_way) if life == self.life => self.erase_step(&under_way),
+            Ahead::EraseStep(life, erasures, under_way) if life == self.life => self.erase_step(&erasures, &under_way),
             Ahead::Wake(life, at) if life == self.life => {
                 if let Some(node) = &mut self.node
                     && node.wake_at == Some(at)

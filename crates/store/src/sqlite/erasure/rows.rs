@@ -312,11 +312,15 @@ impl Removal<'_> {
                 self.gone(key(ended.id.0), key(ended.lane.0))?;
             }
         }
-        for (id, lane) in self.ended((message, from, below, limit(self.left + 1)))? {
-            if self.left == 0 {
+        for (id, lane) in self.ended((message, from, below, limit(self.left + self.under_way.len() + 1)))? {
+            if self.under_way.contains(&DeliveryId(stored_key(id)?)) {
+                // Something newer took its place while it was being sent.
+                self.spared = true;
+            } else if self.left == 0 {
                 return Ok(false);
+            } else {
+                self.gone(id, lane)?;
             }
-            self.gone(id, lane)?;
         }
         Ok(true)
     }

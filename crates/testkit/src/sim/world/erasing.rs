@@ -1,5 +1,5 @@
-//! Erasures in a world: the store first, then the loop is told, then rows go step by step, as the engine's verb and
-//! its eraser do it. A crash may come anywhere between.
+//! Erasures in a world: the loop is told, then the store, then the loop again, then rows go step by step, as the
+//! engine's verb and its eraser do it. A crash may come anywhere between.
 
 use std::time::Duration;
 
@@ -29,7 +29,10 @@ impl World<'_> {
         let asked = self.history.asked.len();
         let what = What::Erase(whom);
         self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
-        let (life, wait) = (self.life, self.store_wait());
+        let life = self.life;
+        let ticket = self.ticket();
+        self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
+        let wait = self.store_wait();
         if !self.crashes_here() {
             self.after(wait, Ahead::Erase(life, asked, whom));
         }
@@ -52,7 +55,7 @@ impl World<'_> {
         }
     }
 
-    /// The loop is told; with its answer the caller has one.
+    /// The loop is told once more; with its answer the caller has one.
     pub(super) fn tell_of_erased(&mut self, asked: usize, whom: Option<u64>) {
         if self.crashes_here() {
             return;
@@ -62,20 +65,22 @@ impl World<'_> {
         self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
     }
 
-    /// Asks what must not be removed yet, if there is anything to remove.
+    /// Asks what must not be removed yet, if there is anything to remove. What is begun after this has to wait for its
+    /// own turn: the answer does not know of it.
     pub(super) fn look_under_way(&mut self) {
-        if !self.disk.lock().unfinished_erasures(1).is_empty() {
+        self.erasures = self.disk.lock().unfinished_erasures(TURNS_MAX).iter().map(|erasure| erasure.number).collect();
+        if !self.erasures.is_empty() {
             let ticket = self.ticket();
             self.step(Event::Asked(ticket, Command::UnderWay));
         }
     }
 
-    pub(super) fn erase_step(&mut self, under_way: &[DeliveryId]) {
+    pub(super) fn erase_step(&mut self, erasures: &[u64], under_way: &[DeliveryId]) {
         let now = Timestamp::from_millis(self.stamped());
         let Some(node) = &self.node else { return };
         let mut disk = self.disk.lock();
-        for erasure in disk.unfinished_erasures(TURNS_MAX) {
-            disk.erase_step(node.session, erasure.number, now, under_way).expect("this node has the session");
+        for number in erasures {
+            disk.erase_step(node.session, *number, now, under_way).expect("this node has the session");
         }
         let pending = disk.pending() as u64;
         drop(disk);

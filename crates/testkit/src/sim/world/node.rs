@@ -68,7 +68,8 @@ impl World<'_> {
                 match &answer {
                     Answer::UnderWay(under_way) => {
                         let wait = self.store_wait();
-                        self.after(wait, Ahead::EraseStep(life, under_way.clone()));
+                        let erasures = std::mem::take(&mut self.erasures);
+                        self.after(wait, Ahead::EraseStep(life, erasures, under_way.clone()));
                     }
                     Answer::InFlight(messages) => {
                         let erased = self.disk.lock().count_erased(messages);

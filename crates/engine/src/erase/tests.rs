@@ -1,0 +1,208 @@
+//! Erasing and exporting with a running engine over a store in memory.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use posthaste_core::id::{EndpointId, Key, MessageId};
+use posthaste_core::queue::Limits;
+use posthaste_core::tier::Tier;
+use posthaste_crypto::LookupKey;
+use posthaste_crypto::keyring::{KeyId, StoreKey};
+use posthaste_crypto::public_id::IdKey;
+use posthaste_crypto::signature::Secret;
+use posthaste_store::{Directory, Endpoint, MemoryStore, Pause, SigningSecret};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::accept::{NewMessage, Outcome};
+use crate::clock::SystemClock;
+use crate::connector::{self, NoAnswer, Resolve, Roots};
+use crate::engine::Settings;
+use crate::export::{Export, Exported};
+
+const TENANT: TenantId = TenantId::from_raw(1);
+
+/// Counts who is asked for, and never answers: whatever is sent stays in flight.
+#[derive(Debug, Default)]
+struct Silence(AtomicUsize);
+
+impl Resolve for Silence {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(std::future::pending())
+    }
+}
+
+type MemoryEngine = Engine<MemoryStore, SystemClock>;
+
+/// An engine that runs until it is stopped.
+struct Running {
+    engine: MemoryEngine,
+    asked: Arc<Silence>,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), StoreError>>,
+}
+
+impl Running {
+    async fn start() -> Self {
+        let settings = Settings {
+            limits: Limits::default(),
+            connector: connector::Settings::default(),
+            roots: Roots::none(),
+            ids: IdKey::from_bytes([7; 16]),
+            lookup: LookupKey::from_bytes([8; 32]),
+            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
+            seed: 1,
+            master_key: None,
+            retention: posthaste_store::Retention::default(),
+        };
+        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+        let (store, asked) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));
+        let resolver: Arc<dyn Resolve> = Arc::clone(&asked) as _;
+        let started = Engine::start(store, SystemClock::new(), settings, resolver, stop.clone()).await;
+        let (engine, run) = started.expect("memory opens");
+        task.spawn(run);
+        Self { engine, asked, stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.join_all().await;
+    }
+
+    async fn put_endpoint(&self, id: u64, subject: Option<&str>) {
+        let endpoint = Endpoint {
+            secrets: vec![SigningSecret::lasting(Secret::generate().reveal().as_str())],
+            subject: subject.map(str::to_owned),
+            ..Endpoint::new(EndpointId::from_raw(id), TENANT, self.engine.now(), "https://receiver.example/")
+        };
+        let put = self.engine.store.put_endpoint(self.engine.session, endpoint, None).await;
+        _ = put.expect("this engine has the session");
+    }
+
+    async fn accept(&self, subject: &str, text: &'static str) -> MessageId {
+        let message = NewMessage {
+            subject: Some(subject.to_owned()),
+            ..NewMessage::new(TENANT, Bytes::from_static(text.as_bytes()), Tier::Engagement)
+        };
+        match self.engine.accept(message).await.expect("it is accepted") {
+            Outcome::Promised(promise) => promise.message,
+            Outcome::Replayed(_) => panic!("nobody gave a key"),
+        }
+    }
+}
+
+/// Everything that is held about somebody, and how many parts that took.
+async fn exported(engine: &MemoryEngine, subject: &str) -> (Vec<Exported>, usize) {
+    let mut export = Export::new(TENANT, subject.to_owned());
+    let (mut all, mut parts) = (Vec::new(), 0);
+    while let Some(part) = engine.exported(&mut export).await.expect("memory reads") {
+        all.extend(part);
+        parts += 1;
+    }
+    (all, parts)
+}
+
+async fn bodies(engine: &MemoryEngine, subject: &str) -> Vec<Bytes> {
+    let body = |one| match one {
+        Exported::Message(message) => Some(message.body.clone()),
+        Exported::Delivery(..) | Exported::Endpoint(_) => None,
+    };
+    exported(engine, subject).await.0.into_iter().filter_map(body).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobody_else() {
+    let running = Running::start().await;
+    let engine = &running.engine;
+    running.put_endpoint(7, Some("ann")).await;
+    running.put_endpoint(8, Some("bob")).await;
+    running.put_endpoint(9, None).await;
+    let about = [running.accept("ann", "one").await, running.accept("ann", "two").await];
+    running.accept("bob", "three").await;
+    let mut told = Vec::new();
+    for one in exported(engine, "ann").await.0 {
+        told.push(match one {
+            Exported::Endpoint(endpoint) => format!("endpoint {}", endpoint.id.raw()),
+            Exported::Message(message) => {
+                format!("message {}", about.iter().position(|id| *id == message.id).expect("one about them"))
+            }
+            Exported::Delivery(shown, accepted_at) => {
+                let of = about.iter().position(|id| *id == shown.delivery.message).expect("one about them");
+                assert!(accepted_at <= engine.now());
+                format!("delivery of {of} to {}", shown.delivery.lane.raw())
+            }
+        });
+    }
+    let deliveries = |of: usize| (7..=9).map(move |lane| format!("delivery of {of} to {lane}"));
+    let mut expected = vec!["endpoint 7".to_owned(), "message 0".to_owned()];
+    expected.extend(deliveries(0));
+    expected.push("message 1".to_owned());
+    expected.extend(deliveries(1));
+    assert_eq!(told, expected);
+    let mut others = Export::new(TenantId::from_raw(2), "ann".to_owned());
+    while let Some(part) = engine.exported(&mut others).await.expect("memory reads") {
+        assert_eq!(part, [], "the same name of another tenant is another's");
+    }
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_goes_on_over_pages_and_holds_one_message_at_a_time() {
+    let running = Running::start().await;
+    for _ in 0..130 {
+        running.accept("ann", "one").await;
+        running.accept("bob", "two").await;
+    }
+    let (all, parts) = exported(&running.engine, "ann").await;
+    assert_eq!(all.len(), 130);
+    assert!(parts >= 130, "{parts}");
+    let mut ids: Vec<MessageId> = all
+        .iter()
+        .filter_map(|one| match one {
+            Exported::Message(message) => Some(message.id),
+            _ => None,
+        })
+        .collect();
+    ids.dedup();
+    assert!(ids.len() == 130 && ids.is_sorted());
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_about_somebody_can_be_exported_until_it_is_erased() {
+    let running = Running::start().await;
+    let engine = &running.engine;
+    for (subject, text) in [("ann", "one"), ("bob", "two"), ("ann", "three")] {
+        running.accept(subject, text).await;
+    }
+    assert_eq!(bodies(engine, "ann").await, ["one", "three"]);
+    let erased = engine.erase(TENANT, Whom::Subject("ann".to_owned())).await.expect("it erases");
+    assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0), "done within the answer");
+    assert!(erased.erasure.done.is_some());
+    assert_eq!(bodies(engine, "ann").await, [""; 0]);
+    assert_eq!(bodies(engine, "bob").await, ["two"]);
+    let known = engine.erasure(TENANT, erased.erasure.number).await.expect("memory reads");
+    assert_eq!(known, Some(erased.erasure));
+    let others = engine.erasure(TenantId(Key::from_raw(2)), erased.erasure.number).await.expect("memory reads");
+    assert_eq!(others, None, "another tenant's is not found");
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_was_paused_is_sent_because_its_tenant_is_erased() {
+    let running = Running::start().await;
+    let engine = &running.engine;
+    running.put_endpoint(7, None).await;
+    engine.pause(Pause::new(PauseScope::Tenant(TENANT), None)).await.expect("it pauses");
+    running.accept("ann", "one").await;
+    running.accept("bob", "two").await;
+    let erased = engine.erase(TENANT, Whom::Tenant).await.expect("it erases");
+    assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0));
+    assert_eq!(running.asked.0.load(Ordering::SeqCst), 0, "nobody looked for the receiver");
+    running.end().await;
+}

@@ -1,0 +1,115 @@
+//! Exporting: what a person may ask for (L5). Part by part, so that one part is in memory, however much there is.
+
+use std::sync::Arc;
+
+use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
+use posthaste_core::time::Timestamp;
+use posthaste_store::{Endpoint, EndpointStatus, ListOrder, Message, Name, Shown, Store, StoreError};
+
+use crate::clock::Clock;
+use crate::engine::Engine;
+
+/// Endpoints of the tenant that are looked at for one part.
+const ENDPOINTS: u32 = 500;
+/// Messages looked up at once.
+const MESSAGES: u32 = 64;
+/// Deliveries in one part.
+const DELIVERIES: u32 = 500;
+
+/// One thing that is held about a subject.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Exported {
+    /// An endpoint that is theirs.
+    Endpoint(Arc<Endpoint>),
+    /// A message that is about them, with its payload.
+    Message(Arc<Message>),
+    /// What became of the message that came last, which was accepted then: a delivery of it, with every attempt.
+    Delivery(Shown, Timestamp),
+}
+
+/// An export under way: whose, and where it is. [`Engine::exported`] goes on with it.
+#[derive(Debug)]
+pub struct Export {
+    tenant: TenantId,
+    subject: String,
+    at: At,
+    /// Messages that were looked up and are still to come, the last first.
+    waiting: Vec<MessageId>,
+}
+
+/// Where an export is.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Among the tenant's endpoints, behind this one.
+    Endpoints(Option<EndpointId>),
+    /// Behind this message.
+    Messages(Option<MessageId>),
+    /// Among the deliveries of one that was accepted then, behind this one.
+    Deliveries(MessageId, Timestamp, Option<DeliveryId>),
+    End,
+}
+
+impl Export {
+    /// An export that has not begun.
+    pub fn new(tenant: TenantId, subject: String) -> Self {
+        Self { tenant, subject, at: At::Endpoints(None), waiting: Vec::new() }
+    }
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// The next part of an export, oldest first: endpoints, then each message with its deliveries; `None` at the end. A
+    /// part may be empty.
+    pub async fn exported(&self, export: &mut Export) -> Result<Option<Vec<Exported>>, StoreError> {
+        match export.at {
+            At::End => Ok(None),
+            At::Endpoints(after) => self.endpoints_of(export, after).await.map(Some),
+            At::Messages(after) => self.message_of(export, after).await,
+            At::Deliveries(message, accepted_at, after) => {
+                let shown = self.store.deliveries(message, after, self.clock.now(), DELIVERIES).await?;
+                let last = shown.last().map(|shown| shown.delivery.id);
+                let is_full = shown.len() == DELIVERIES as usize;
+                let more = At::Deliveries(message, accepted_at, last);
+                export.at = if is_full { more } else { At::Messages(Some(message)) };
+                Ok(Some(shown.into_iter().map(|shown| Exported::Delivery(shown, accepted_at)).collect()))
+            }
+        }
+    }
+
+    /// Those among the next of a tenant's endpoints that are a subject's.
+    async fn endpoints_of(&self, export: &mut Export, after: Option<EndpointId>) -> Result<Vec<Exported>, StoreError> {
+        let walked = self.store.endpoints_after(export.tenant, after, ENDPOINTS).await?;
+        let last = walked.last().map(|endpoint| endpoint.id);
+        let is_full = walked.len() == ENDPOINTS as usize;
+        export.at = if is_full { At::Endpoints(last) } else { At::Messages(None) };
+        let is_theirs = |endpoint: &Arc<Endpoint>| {
+            endpoint.subject.as_ref() == Some(&export.subject) && endpoint.status != EndpointStatus::Deleted
+        };
+        Ok(walked.into_iter().filter(is_theirs).map(Exported::Endpoint).collect())
+    }
+
+    /// The next message about a subject.
+    async fn message_of(
+        &self,
+        export: &mut Export,
+        after: Option<MessageId>,
+    ) -> Result<Option<Vec<Exported>>, StoreError> {
+        if export.waiting.is_empty() {
+            let name = Name::Subject(export.subject.clone());
+            let page = self.store.named(export.tenant, name, ListOrder::OldestFirst, after, MESSAGES).await?;
+            export.waiting = page.messages;
+            export.waiting.reverse();
+            if export.waiting.is_empty() {
+                // A page may be short and still have a next.
+                export.at = page.next.map_or(At::End, |next| At::Messages(Some(next)));
+            }
+        }
+        let Some(next) = export.waiting.pop() else { return Ok(Some(Vec::new())) };
+        // It may have been let go, or erased, since it was looked up.
+        let message = self.store.message(next).await?;
+        export.at = match &message {
+            Some(message) => At::Deliveries(next, message.at, None),
+            None => At::Messages(Some(next)),
+        };
+        Ok(Some(message.into_iter().map(Exported::Message).collect()))
+    }
+}

@@ -57,9 +57,8 @@ impl Process {
         Self { mint: Mint::of(session.writer), store, session, handle }
     }
 
-    /// Carries jobs out until so many things have happened, and dies.
-    async fn work(&self, happenings: usize) {
-        let jobs = JobRunner {
+    fn jobs(&self) -> JobRunner<Sqlite, SystemClock> {
+        JobRunner {
             store: Arc::clone(&self.store),
             session: self.session,
             destinations: Arc::new(Destinations::new(
@@ -71,8 +70,12 @@ impl Process {
             clock: SystemClock::new(),
             mint: self.mint.clone(),
             wake: Arc::new(Notify::new()),
-        };
-        let mut run = Box::pin(jobs.run(CancellationToken::new()));
+        }
+    }
+
+    /// Carries jobs out until so many things have happened, and dies.
+    async fn work(&self, happenings: usize) {
+        let mut run = Box::pin(self.jobs().run(CancellationToken::new()));
         let mut polls = 0;
         poll_fn(|context| {
             polls += 1;
@@ -93,14 +96,18 @@ impl Process {
     }
 
     async fn put_endpoint(&self, event_types: &[&str]) -> Key {
-        let id = self.mint.keys(1);
+        self.put_endpoint_of(TENANT, event_types).await.0
+    }
+
+    async fn put_endpoint_of(&self, tenant: TenantId, event_types: &[&str]) -> LaneId {
+        let id = EndpointId(self.mint.keys(1));
         let endpoint = Endpoint {
             event_types: event_types.iter().map(|text| (*text).to_owned()).collect(),
             max_in_flight: 4,
-            ..Endpoint::new(EndpointId(id), TENANT, Timestamp::from_millis(0), "https://example.com/")
+            ..Endpoint::new(id, tenant, Timestamp::from_millis(0), "https://example.com/")
         };
         _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("an endpoint is put");
-        id
+        id.into()
     }
 
     fn message(&self) -> Message {
@@ -226,6 +233,36 @@ async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_die
     }
     let job = process.job(id).await;
     assert_eq!((job.made, job.skipped.total()), (600, 0));
+    process.die().await;
+}
+
+#[tokio::test]
+async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints_alone() {
+    const OTHERS: TenantId = TenantId::from_raw(4);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let own = process.put_endpoint_of(TENANT, &[]).await;
+    let others = process.put_endpoint_of(OTHERS, &[]).await;
+    let ended = give_up(&process, own).await;
+    let id = JobId(process.mint.keys(1));
+    let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
+    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
+    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    let job = process.job(id).await;
+    let jobs = process.jobs();
+    let next_life = async |job: &Job, lane: LaneId| {
+        let found = Replayable::Ended(Delivery { lane, ..ended.clone() });
+        match jobs.next_life(job, found, &mut Carried::default()).await.expect("the store reads") {
+            Next::Life(life) => Ok(life.new.delivery.lane),
+            Next::Skip(why) => Err(why),
+            Next::NotMeant => panic!("it has ended: whoever it was for is known"),
+        }
+    };
+    assert_eq!(next_life(&job, own).await, Ok(own));
+    assert_eq!(next_life(&job, others).await, Err(Skip::EndpointGone), "another tenant's, whatever its row says");
+    let theirs = Job { tenant: OTHERS, ..job };
+    assert_eq!(next_life(&theirs, others).await, Err(Skip::PayloadGone), "another tenant's message");
+    assert_eq!(next_life(&theirs, own).await, Err(Skip::EndpointGone));
     process.die().await;
 }
 

@@ -28,6 +28,7 @@ mod ready;
 mod record;
 mod shared;
 mod timer;
+mod told;
 mod turn;
 mod window;
 
@@ -67,6 +68,7 @@ use marks::Marks;
 use passed::Passed;
 use shared::Shared;
 use timer::{Timer, Timers};
+use told::Told;
 use turn::{Room, Speed, Taken, Turn};
 
 /// How far ahead of its due time a delivery is worth a place in memory.
@@ -149,6 +151,7 @@ pub struct Queue {
     limits: Limits,
     lanes: Slots<Lane>,
     lane_index: IdMap<LaneId, u32>,
+    told: Told,
     items: Items,
     in_flight: Slots<Flight>,
     /// Attempts under way at destinations that answer slowly.

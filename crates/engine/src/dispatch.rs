@@ -280,12 +280,14 @@ impl Dispatch {
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
         self.queue.seen(now, id);
+        // Not where its owner has changed them since they were read: then the store is asked.
         self.queue.set_lane(now, &arrival.new.lane);
         match arrival.new.place {
             Place::Ready => {
                 if self.admit_or_spill(now, arrival.new.delivery, Place::Ready) {
                     self.ride(now, id, arrival.message);
                 }
+                self.ask_for(lane);
             }
             // Whatever an index knows is read from the store, and only from there: a row that
             // came in by two doors could be sent by both.
@@ -293,7 +295,10 @@ impl Dispatch {
                 self.late.notice(delivery.state.due().unwrap_or(now), id);
                 self.queue.forget_idle_lane(lane, now);
             }
-            Place::Spilled => self.queue.spilled(lane, tier, id),
+            Place::Spilled => {
+                self.queue.spilled(lane, tier, id);
+                self.ask_for(lane);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 mod gates;
 mod model;
 mod stuck;
+mod told;
 mod turns;
 
 use proptest::prelude::*;

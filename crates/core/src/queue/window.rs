@@ -80,8 +80,17 @@ impl Queue {
         self.items.contains(&id)
     }
 
-    /// Takes over a lane's settings, new or changed.
+    /// Takes over a lane's settings as the store has them.
+    pub fn tell_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
+        self.told.tell(now, settings);
+        self.set_lane(now, settings);
+    }
+
+    /// Takes over a lane's settings, new or changed, unless the store has told of newer ones.
     pub fn set_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
+        if self.told.are_older(settings) {
+            return;
+        }
         let index = self.lane(settings.lane);
         let lane = self.lane_mut(index);
         // What an accept brings along may be older than what its owner has said since.
@@ -111,6 +120,11 @@ impl Queue {
         // Not in the order of a map: a seed is a run.
         lanes.sort_unstable();
         lanes
+    }
+
+    /// Whether this lane waits for its settings.
+    pub fn lacks_settings(&self, lane: LaneId) -> bool {
+        self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).settings.is_none())
     }
 
     /// Forgets a lane that was looked at and has nothing to do.

@@ -217,7 +217,7 @@ impl Dispatch {
         effects: &mut Vec<Effect>,
     ) {
         for settings in found {
-            self.queue.set_lane(now, settings);
+            self.queue.tell_lane(now, settings);
             self.queue.forget_idle_lane(settings.lane, now);
         }
         for lane in wanted {
@@ -225,6 +225,9 @@ impl Dispatch {
             // A lane without an endpoint has nowhere to send to.
             if !found.iter().any(|settings| settings.lane == lane) {
                 self.cut(now, Scope::Lane(lane), EVERYTHING, Cause::EndpointGone, None, effects);
+            } else if self.queue.lacks_settings(lane) {
+                // What was read is older than what was told of meanwhile.
+                self.ask_for(lane);
             }
         }
     }

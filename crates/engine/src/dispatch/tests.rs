@@ -16,6 +16,7 @@ use super::*;
 mod collapse;
 mod erased;
 mod token;
+mod told;
 
 /// A loop whose store calls wait until a test lets them happen.
 struct Rig {

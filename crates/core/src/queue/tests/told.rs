@@ -1,0 +1,44 @@
+//! Settings that come late: from before a change, for a lane that was forgotten since.
+
+use super::*;
+
+fn version(version: u32, disabled: bool) -> Arc<LaneSettings> {
+    Arc::new(LaneSettings { version, disabled, ..settings(LANE, Order::Fifo) })
+}
+
+#[test]
+fn settings_from_before_a_change_are_not_taken_over_though_their_lane_was_forgotten() {
+    let mut queue = Queue::new(Limits::default());
+    queue.tell_lane(NOW, &version(1, true));
+    queue.forget_idle_lane(LANE, NOW);
+    assert!(!queue.knows_lane(LANE), "there is nothing to do");
+    queue.set_lane(NOW, &version(0, false));
+    assert_eq!(queue.admit(NOW, delivery(1), Place::Ready), Admission::Taken);
+    assert!(queue.lacks_settings(LANE), "they are asked for");
+    assert_eq!(queue.next(NOW, ROLL), None, "nothing is sent on a guess");
+    queue.tell_lane(NOW, &version(0, false));
+    assert!(queue.lacks_settings(LANE), "what was read before the change is as old");
+    queue.tell_lane(NOW, &version(1, true));
+    assert_eq!(queue.next(NOW, ROLL), None, "it is disabled");
+    queue.tell_lane(NOW, &version(2, false));
+    assert!(matches!(queue.next(NOW, ROLL), Some(Pick::Send(_))));
+}
+
+#[test]
+fn a_version_is_remembered_until_everything_from_before_it_has_arrived() {
+    let mut queue = Queue::new(Limits::default());
+    for lane in 0..100 {
+        let changed = LaneSettings { version: 1, ..settings(LaneId::from_raw(lane), Order::Fifo) };
+        queue.tell_lane(NOW, &Arc::new(changed));
+        let never_changed = settings(LaneId::from_raw(1_000 + lane), Order::Fifo);
+        queue.tell_lane(NOW, &Arc::new(never_changed));
+    }
+    assert_eq!(queue.told.len(), 100, "nothing is older than what was never changed");
+    queue.tell_lane(NOW + seconds(299), &version(3, false));
+    assert_eq!(queue.told.len(), 101);
+    queue.tell_lane(NOW + seconds(300), &version(4, false));
+    assert_eq!(queue.told.len(), 2);
+    queue.set_lane(NOW + seconds(300), &version(2, true));
+    assert_eq!(queue.admit(NOW, delivery(1), Place::Ready), Admission::Taken);
+    assert!(matches!(queue.next(NOW + seconds(300), ROLL), Some(Pick::Send(_))), "the newest is in force");
+}

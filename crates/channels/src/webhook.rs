@@ -7,9 +7,8 @@
 //! `posthaste_core::delivery::settle`.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use http::uri::PathAndQuery;
-use http::{Method, Request, Uri};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Method, Request};
 use posthaste_core::classify::{self, Overrides};
 use posthaste_core::{Cause, Class, Timestamp, Verdict};
 use posthaste_crypto::Secret;
@@ -37,7 +36,7 @@ pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
 /// What a receiver may add to its answer: more than a status can say.
 const ASKS: HeaderName = HeaderName::from_static("webhook-delivery");
 
-/// Ours at their most: the eight above, host, content type and user agent.
+/// Ours at their most: the eight above, content type and user agent; and the host, which the connection adds.
 const OWN_HEADERS_MAX: usize = 11;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("Posthaste/", env!("CARGO_PKG_VERSION")));
@@ -45,8 +44,6 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("Posthaste/", env!("
 /// One attempt, with everything its request is made of. It holds the payload: not for printing.
 #[derive(Clone)]
 pub struct Outgoing<'a> {
-    /// Where to: an absolute URL.
-    pub target: &'a Uri,
     /// The endpoint's live secrets, newest first.
     pub secrets: &'a [&'a Secret],
     /// The message's public id.
@@ -77,12 +74,6 @@ pub enum Unsendable {
         /// Which delivery.
         delivery: String,
     },
-    /// The target is not an absolute URL.
-    #[error("delivery {delivery}: the endpoint's URL names no host; give it an absolute URL")]
-    NoHost {
-        /// Which delivery.
-        delivery: String,
-    },
     /// A value no header can carry.
     #[error("delivery {delivery}: the value of header {header} is not printable ASCII; send the message with another")]
     Value {
@@ -93,14 +84,13 @@ pub enum Unsendable {
     },
 }
 
-/// The request of this attempt, signed at `now`, in the form HTTP/1.1 has it: path and query as
-/// the URI, the authority as `host`. The length of the body is the connection's to say.
+/// The request of this attempt, signed at `now`. Path, host and the length of the body are the connection's to say,
+/// which knows where it leads.
 pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>, Unsendable> {
     let delivery = || outgoing.delivery.to_owned();
     if outgoing.secrets.is_empty() {
         return Err(Unsendable::Unsigned { delivery: delivery() });
     }
-    let host = host(outgoing.target).ok_or_else(|| Unsendable::NoHost { delivery: delivery() })?;
     let timestamp_seconds = now.as_millis().div_euclid(1_000);
     let signature = posthaste_crypto::sign(outgoing.secrets, outgoing.message, timestamp_seconds, &outgoing.body);
 
@@ -109,7 +99,6 @@ pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>
         headers.insert(name, value.clone());
     }
     // Ours come last and replace: even a name that slipped through above could not stand.
-    headers.insert(HOST, host);
     headers.insert(CONTENT_TYPE, JSON);
     headers.insert(USER_AGENT, AGENT);
     headers.insert(WEBHOOK_TIMESTAMP, timestamp_seconds.into());
@@ -134,7 +123,6 @@ pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>
 
     let mut request = Request::new(outgoing.body.clone());
     *request.method_mut() = Method::POST;
-    *request.uri_mut() = origin_form(outgoing.target);
     *request.headers_mut() = headers;
     Ok(request)
 }
@@ -187,19 +175,8 @@ fn wish(headers: &HeaderMap) -> Option<Cause> {
     })
 }
 
-/// Host and port. A user name or password in the URL stays here.
-fn host(target: &Uri) -> Option<HeaderValue> {
-    let authority = target.authority()?.as_str();
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    printable(host).filter(|host| !host.is_empty())
-}
-
 fn printable(text: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(text).ok().filter(|_| text.is_ascii())
-}
-
-fn origin_form(target: &Uri) -> Uri {
-    target.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")).into()
 }
 
 #[cfg(test)]
@@ -220,9 +197,8 @@ mod tests {
     static SECRETS: LazyLock<[&Secret; 1]> = LazyLock::new(|| [&OWN[0]]);
     static NO_HEADERS: LazyLock<CustomHeaders> = LazyLock::new(CustomHeaders::default);
 
-    fn outgoing(target: &Uri) -> Outgoing<'_> {
+    fn outgoing() -> Outgoing<'static> {
         Outgoing {
-            target,
             secrets: &*SECRETS,
             message: "msg_1",
             delivery: "dlv_2",
@@ -241,10 +217,6 @@ mod tests {
 
     fn refused(outgoing: &Outgoing<'_>) -> Unsendable {
         request(outgoing, NOW).expect_err("something in it is wrong")
-    }
-
-    fn uri(text: &'static str) -> Uri {
-        Uri::from_static(text)
     }
 
     /// Every header, sorted by name, one a line.
@@ -266,12 +238,10 @@ mod tests {
     #[test]
     fn a_request_is_a_post_with_the_documented_headers_and_no_other() {
         let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
-        let target = uri("https://example.com/hook?a=b");
-        let request = made(&Outgoing { headers: &custom, receipt: Some("rct-7"), ..outgoing(&target) });
-        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "/hook?a=b"));
+        let request = made(&Outgoing { headers: &custom, receipt: Some("rct-7"), ..outgoing() });
+        assert_eq!(request.method(), Method::POST);
         let expected = format!(
             "content-type: application/json\n\
-             host: example.com\n\
              posthaste-attempt: 3\n\
              posthaste-correlation-id: order-99\n\
              posthaste-delivery: dlv_2\n\
@@ -291,45 +261,25 @@ mod tests {
 
     #[test]
     fn what_a_message_does_not_have_is_left_out() {
-        let target = uri("https://example.com");
-        let request = made(&Outgoing { event_type: None, ..outgoing(&target) });
+        let request = made(&Outgoing { event_type: None, ..outgoing() });
         assert!(!request.headers().contains_key(EVENT_TYPE));
         assert!(!request.headers().contains_key(RECEIPT));
     }
 
     #[test]
     fn the_body_is_shared_not_copied() {
-        let target = uri("https://example.com");
         let body = Bytes::from(vec![b' '; 1_000]);
-        let request = made(&Outgoing { body: body.clone(), ..outgoing(&target) });
+        let request = made(&Outgoing { body: body.clone(), ..outgoing() });
         assert_eq!(request.body().as_ptr(), body.as_ptr());
-    }
-
-    #[test]
-    fn the_target_becomes_a_path_and_a_host_without_credentials() {
-        let cases = [
-            ("https://example.com", "/", "example.com"),
-            ("https://example.com?a=1", "/?a=1", "example.com"),
-            ("http://example.com:8080/a%20b/?c=d&e", "/a%20b/?c=d&e", "example.com:8080"),
-            ("http://[::1]:8080/x", "/x", "[::1]:8080"),
-            ("https://user:canary@example.com/x", "/x", "example.com"),
-        ];
-        for (target, path, host) in cases {
-            let request = made(&outgoing(&uri(target)));
-            assert_eq!(request.uri().to_string(), path);
-            assert_eq!(request.headers()[HOST], host);
-        }
     }
 
     #[test]
     fn what_cannot_be_sent_says_why() {
         let delivery = || "dlv_2".to_owned();
-        assert_eq!(refused(&outgoing(&uri("/path"))), Unsendable::NoHost { delivery: delivery() });
-        let target = uri("https://example.com");
-        let unsigned = Outgoing { secrets: &[], ..outgoing(&target) };
+        let unsigned = Outgoing { secrets: &[], ..outgoing() };
         assert_eq!(refused(&unsigned), Unsendable::Unsigned { delivery: delivery() });
         for event_type in ["a\r\nx: y", "a\0", "ä"] {
-            let unprintable = Outgoing { event_type: Some(event_type), ..outgoing(&target) };
+            let unprintable = Outgoing { event_type: Some(event_type), ..outgoing() };
             assert_eq!(refused(&unprintable), Unsendable::Value { delivery: delivery(), header: EVENT_TYPE });
         }
     }
@@ -428,9 +378,8 @@ mod tests {
             // What is refused never gets this far; keep what is taken one by one.
             let taken = fields.filter(|field| CustomHeaders::parse([*field]).is_ok());
             let custom = CustomHeaders::parse(taken).unwrap_or_default();
-            let target = uri("https://example.com/hook");
-            let plain = made(&outgoing(&target));
-            let request = made(&Outgoing { headers: &custom, ..outgoing(&target) });
+            let plain = made(&outgoing());
+            let request = made(&Outgoing { headers: &custom, ..outgoing() });
             for (name, value) in plain.headers() {
                 prop_assert_eq!(request.headers().get_all(name).iter().collect::<Vec<_>>(), vec![value]);
             }
@@ -442,8 +391,7 @@ mod tests {
 
         #[test]
         fn what_is_signed_is_what_is_sent(body: Vec<u8>) {
-            let target = uri("https://example.com/hook");
-            let request = made(&Outgoing { body: Bytes::from(body.clone()), ..outgoing(&target) });
+            let request = made(&Outgoing { body: Bytes::from(body.clone()), ..outgoing() });
             prop_assert_eq!(request.body(), &body);
             check_signature(&request);
         }

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::Uri;
 use posthaste_channels::custom_headers::CustomHeaders;
 use posthaste_core::classify::Overrides;
 use posthaste_core::fanout::Candidate;
@@ -29,8 +28,6 @@ pub struct Destination {
     rules: Arc<Rules>,
     /// Where to; `None` when today's rules refuse the stored URL.
     pub target: Option<Arc<Target>>,
-    /// The same as a URL, for the request's own use.
-    pub url: Uri,
     /// What signs, newest first; each stops no later than the one before it.
     secrets: Vec<(Secret, Option<Timestamp>)>,
     /// How TLS is spoken with it, if not as with everybody.
@@ -61,7 +58,6 @@ impl Destination {
         Self {
             lane: Arc::new(rules.lane(&endpoint)),
             rules,
-            url: target.as_ref().map_or_else(Uri::default, |target| target.url()),
             target,
             secrets: endpoint.secrets.iter().filter_map(secret).collect(),
             identity: identity.ok().flatten(),

@@ -123,7 +123,6 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
         let message_id = public(Kind::Message, message.id.0);
         let secrets: Vec<&Secret> = destination.secrets(now).collect();
         let outgoing = Outgoing {
-            target: &destination.url,
             secrets: &secrets,
             message: &message_id,
             delivery: &public(Kind::Delivery, key),

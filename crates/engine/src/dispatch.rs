@@ -56,8 +56,9 @@ use sweeper::Sweeper;
 const SETTLE_BATCH_MAX: usize = 512;
 /// With this many outcomes not yet written, nothing more is sent.
 const UNSETTLED_MAX: usize = 4_096;
-/// Payloads that ride from accept to send without being read back.
-const RIDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Payloads that ride from accept to send without being read back: tens of thousands of small ones. Of large ones
+/// few ride, and reading them back is cheap beside sending them.
+const RIDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How soon a store call that failed is made again.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
 

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// All bodies together, in KiB: 32 MiB, which are some 100 MiB with the copies that are sealed and queued, and four
-/// of the largest batches.
-const ROOM_KIB: u32 = 32 * 1024;
+/// All bodies together, in KiB: 16 MiB, two of the largest batches. With the copies that are sealed, queued and on their
+/// way to the disk that is some 50 MiB.
+const ROOM_KIB: u32 = 16 * 1024;
 /// No body takes more: one that is larger is refused for that.
 const BODY_KIB_MAX: u64 = 8 * 1024;
 

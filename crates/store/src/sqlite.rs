@@ -374,8 +374,9 @@ impl Outbox for Sqlite {
     async fn accept(&self, session: Session, mut messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         let room = arrivals::room(messages.iter());
         let keyed = keys_given(&messages);
-        let (sealed, entries) = self.seal(&mut messages).await?;
+        // The room first: what waits for it is not there twice.
         let permit = self.shared.arrivals.make_room_soon(room).await?;
+        let (sealed, entries) = self.seal(&mut messages).await?;
         let told = self
             .writer
             .ask_soon(|reply| {

@@ -57,6 +57,7 @@ pub async fn send<S: Store, C: Clock>(
             Err(problem) => Some(problem),
         });
     }
+    drop(body);
     let mut outcomes = api.engine.accept_all(new).await.into_iter();
     let mut written = Vec::with_capacity(answers.len() * ANSWER_BYTES);
     for refused in answers {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use axum::extract::Request;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -61,9 +61,9 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
     if !body.is_end_stream() && !head.headers.contains_key(CONTENT_TYPE) {
         return Err(not_declared(form));
     }
-    let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, form.bytes_max).collect()).await;
+    let read = tokio::time::timeout(BODY_WITHIN, gathered(Limited::new(body, form.bytes_max))).await;
     match read {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Ok(gathered)) => Ok(gathered),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             Err(Problem::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", form.bytes_max)))
         }
@@ -74,6 +74,33 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
             Err(Problem::new(Code::BodyTooSlow, detail))
         }
     }
+}
+
+/// A body in one piece. A small one came in one; of a large one each piece is let go once it is copied, so that it is
+/// never here twice.
+async fn gathered<B: HttpBody<Data = Bytes> + Unpin>(mut body: B) -> Result<Bytes, B::Error> {
+    let length = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    let Some(first) = data(&mut body).await? else { return Ok(Bytes::new()) };
+    if length == Some(first.len()) {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(length.unwrap_or_default().max(first.len()));
+    whole.extend_from_slice(&first);
+    drop(first);
+    while let Some(piece) = data(&mut body).await? {
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
+}
+
+/// The next piece of a body; its trailers are nobody's business.
+async fn data<B: HttpBody<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Bytes>, B::Error> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(piece) = frame?.into_data() {
+            return Ok(Some(piece));
+        }
+    }
+    Ok(None)
 }
 
 fn is_no_room(error: &(dyn Error + 'static)) -> bool {

@@ -39,6 +39,7 @@ pub async fn send<S: Store, C: Clock>(
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
     let new = NewMessage { once, ..new_message::parse(&api, tenant.id, Object::read(&body)?)? };
+    drop(body);
     let allowance = quota::take(&api, tenant).await?;
     let mut response = match api.engine.accept(new).await? {
         Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),

@@ -13,8 +13,9 @@ use super::writer::soon;
 use crate::StoreError;
 use crate::row::{Accepted, Arrival, Chunk};
 
-/// Bodies and rows waiting for the loop, in KiB: 64 MiB.
-const ROOM_KIB: u32 = 64 * 1024;
+/// Bodies and rows on their way through the writer to the loop, in KiB: 16 MiB, four groups of the largest. Each body
+/// is there twice, as it came and sealed.
+const ROOM_KIB: u32 = 16 * 1024;
 
 /// Accepted rows that the loop has not fetched.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ const START_POSTHASTE: &[&str] = &[
     "disk",
     "idle",
     "outage-sockets",
+    "overload",
     "noisy-neighbour",
     "redaction",
     "signatures",

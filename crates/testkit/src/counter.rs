@@ -64,7 +64,16 @@ impl Seens {
 
     /// How many of these never came.
     pub fn lost(&self, promised: &BTreeSet<String>) -> usize {
-        promised.iter().filter(|id| !self.by_message.contains_key(*id)).count()
+        self.missing(promised).count()
+    }
+
+    /// One of these that never came.
+    pub fn first_missing<'a>(&self, promised: &'a BTreeSet<String>) -> Option<&'a str> {
+        self.missing(promised).next().map(String::as_str)
+    }
+
+    fn missing<'a>(&self, promised: &'a BTreeSet<String>) -> impl Iterator<Item = &'a String> {
+        promised.iter().filter(|id| !self.by_message.contains_key(*id))
     }
 
     /// How many came that nobody was promised.

@@ -23,8 +23,8 @@ const SLOTS: usize = 64;
 const IN_FLIGHT_MAX: usize = 2 * SLOTS;
 /// A receiver's answer, against a commit of some milliseconds.
 const TAKES: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_millis(40);
-/// An outcome is on disk by then, on a machine that does other work as well.
-const RECORDED_WITHIN: Duration = Duration::from_secs(2);
+/// An outcome is on disk by then, also on a machine that does much else.
+const RECORDED_WITHIN: Duration = Duration::from_secs(5);
 /// Promises between two kills.
 const PROMISES: usize = 400;
 /// Every so many cycles the server is killed while it starts.

@@ -22,7 +22,7 @@ use crate::caller::{Answer, Line};
 
 /// How soon a server that is not there is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Answers that nobody expects are kept for a reader; this many are enough.
+/// Different answers that nobody expects are kept for a reader; this many are enough.
 const SURPRISES_KEPT: usize = 20;
 
 /// What was promised, and what was refused.
@@ -36,7 +36,7 @@ pub struct Ledger {
 struct Pages {
     promised: BTreeSet<String>,
     refusals: Refusals,
-    surprises: Vec<String>,
+    surprises: BTreeSet<String>,
 }
 
 /// How often messages were refused.
@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     /// Answers that are neither a promise nor a refusal: there should be none.
-    pub fn surprises(&self) -> Vec<String> {
+    pub fn surprises(&self) -> BTreeSet<String> {
         self.pages().surprises.clone()
     }
 
@@ -112,7 +112,7 @@ impl Ledger {
         match promised {
             Some(id) => _ = pages.promised.insert(id),
             None if pages.surprises.len() < SURPRISES_KEPT => {
-                pages.surprises.push(format!("{} {}", answer.status, answer.body));
+                pages.surprises.insert(format!("{} {}", answer.status, answer.body));
             }
             None => {}
         }
@@ -306,6 +306,7 @@ mod tests {
         let ledger = Ledger::default();
         assert!(ledger.note(&answer(StatusCode::ACCEPTED, "{}")));
         assert!(ledger.note(&answer(StatusCode::NOT_FOUND, "there is no such route")));
-        assert_eq!(ledger.surprises(), ["202 Accepted {}", "404 Not Found there is no such route"]);
+        let expected = ["202 Accepted {}", "404 Not Found there is no such route"];
+        assert_eq!(ledger.surprises(), expected.map(str::to_owned).into());
     }
 }

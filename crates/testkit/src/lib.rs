@@ -30,6 +30,7 @@ pub mod mass_ends;
 pub mod noisy_neighbour;
 pub mod outage;
 pub mod outage_sockets;
+pub mod overload;
 pub mod part;
 pub mod planted;
 pub mod posthaste;

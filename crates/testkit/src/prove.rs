@@ -13,8 +13,8 @@ use posthaste_store::StoreError;
 
 use crate::{
     api, audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle,
-    isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, planted, purity, redaction, restart,
-    rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
+    isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, overload, planted, purity, redaction,
+    restart, rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
@@ -273,6 +273,11 @@ pub const PROOFS: &[Proof] = &[
         name: "disk",
         shows: "the real binary on a disk that is full, and on one that fails: it refuses and resumes, or ends and says why",
         run: failing_disk::run,
+    },
+    Proof {
+        name: "overload",
+        shows: "ten times more than can be delivered: memory stays small and flat, refusals say when to come back",
+        run: overload::run,
     },
     Proof {
         name: "idle",

@@ -147,6 +147,10 @@ impl Served {
         let ledger = Arc::clone(producers.ledger());
         let stuck = producers.stop(PATIENCE).await;
         let lost = counter.waits_for_all(&ledger.promised(), STANDS_STILL).await;
+        if let Some(missing) = counter.seens().first_missing(&ledger.promised()) {
+            let told = call(server.address, Method::GET, &format!("/v1/messages/{missing}"), "").await;
+            eprintln!("{missing} has not come; the server says {told:?}");
+        }
         let surprises = ledger.surprises();
         surprises.iter().for_each(|surprise| eprintln!("nobody expects: {surprise}"));
         let (promised, surprises) = (ledger.promised(), surprises.len() + stuck);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::RETRY_AFTER;
+use hyper::header::{CONNECTION, RETRY_AFTER};
 use hyper::{Method, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -243,6 +243,9 @@ impl Producer {
     async fn hands_in(&mut self, key: &str, body: &Bytes) -> bool {
         match self.call(key, body).await {
             Ok(answer) => {
+                if answer.headers.get(CONNECTION).is_some_and(|said| said == "close") {
+                    self.line = None;
+                }
                 let done = self.ledger.note(&answer);
                 if !done {
                     tokio::time::sleep(self.load.patience).await;

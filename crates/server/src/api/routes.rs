@@ -9,7 +9,8 @@ use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
-use hyper::body::Incoming;
+use http::header::{CONNECTION, HeaderValue};
+use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use posthaste_engine::clock::Clock;
@@ -20,6 +21,9 @@ use super::{Answer, Api, access_log, batch, health, messages, origin, router};
 use crate::problem::Problem;
 use crate::room::{NoRoom, Room};
 use crate::served::Open;
+
+/// A body of this size mostly comes with its head: it is there when the request is refused.
+const BODY_BYTES_WITH_HEAD: u64 = 4 * 1024;
 
 /// Every route, and the API behind them.
 #[derive(Debug)]
@@ -54,11 +58,16 @@ impl<S: Store, C: Clock> Routes<S, C> {
     /// Answers a request, and marks the answer.
     pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
+        let may_be_left = body.size_hint().exact().is_none_or(|bytes| bytes > BODY_BYTES_WITH_HEAD);
         let mut response = match self.room.admit(body) {
             // What it holds of the room, it holds until it is answered.
             Ok((body, _held)) => self.routed(Request::from_parts(head, body)).await,
             Err(NoRoom) => Problem::overloaded().into_response(),
         };
+        if may_be_left && !response.status().is_success() {
+            // What is left of the body is not read: a caller who is not told would send its next request in vain.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         self.api.stamp(&mut response);
         response
     }

@@ -4,6 +4,7 @@
 //! The embedded `posthaste.toml` is the documentation, the list of known keys and their types: a
 //! key that does not stand there does not exist.
 
+mod defaults;
 mod layer;
 mod master_key;
 mod retention;
@@ -11,10 +12,12 @@ mod retention;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use posthaste_core::policy::PolicyDefaults;
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::master_key::Source;
 use posthaste_engine::target::{HostPattern, TargetRules};
@@ -26,6 +29,8 @@ use tracing_subscriber::filter::Targets;
 use layer::{Layers, Setting};
 
 const DEFAULT: &str = include_str!("posthaste.toml");
+/// Shorter, and nearly every row is looked at twice; longer, and a row of yesterday is sent for its MAC alone.
+const RETRY_TOKEN_TTLS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 60 * 60);
 /// Read if it is there and no other file was named.
 const FILE: &str = "posthaste.toml";
 
@@ -43,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) master_key: Source,
     pub(crate) roots: RootsFrom,
     pub(crate) retention: Retention,
+    pub(crate) defaults: PolicyDefaults,
+    pub(crate) retry_token_ttl: Duration,
 }
 
 /// How log lines look.
@@ -70,6 +77,8 @@ pub(crate) struct Flags {
     pub(crate) data: Option<PathBuf>,
     pub(crate) listen: Option<String>,
     pub(crate) metrics_listen: Option<String>,
+    /// Any setting, as KEY=VALUE.
+    pub(crate) set: Vec<String>,
 }
 
 /// Everything that is wrong with the settings.
@@ -117,6 +126,12 @@ impl Config {
         if let Some(listen) = &flags.metrics_listen {
             layers.flag("metrics_listen", "--metrics-listen", listen);
         }
+        for given in &flags.set {
+            match given.split_once('=') {
+                Some((key, value)) => layers.flag(key.trim(), &format!("--set {}", key.trim()), value.trim()),
+                None => layers.complain(format!("--set {given}: must be KEY=VALUE, such as slots=512")),
+            }
+        }
         let config = read(&mut layers);
         layers.finish().map_err(BadConfig)?;
         config.ok_or_else(|| BadConfig(vec!["a setting is missing from the embedded defaults".to_owned()]))
@@ -155,6 +170,14 @@ fn read(layers: &mut Layers) -> Option<Config> {
         path => Roots::file(Path::new(path)).map(RootsFrom::File).map_err(|error| error.to_string()),
     });
     let retention = retention::read(layers);
+    let defaults = defaults::read(layers);
+    let retry_token_ttl = layers.get("retry_token_ttl", |setting| {
+        let given = duration::parse(setting.text()).filter(|given| RETRY_TOKEN_TTLS.contains(given));
+        given.ok_or_else(|| {
+            let (least, most) = (duration::write(*RETRY_TOKEN_TTLS.start()), duration::write(*RETRY_TOKEN_TTLS.end()));
+            format!("must be {least} to {most}, not {:?}", setting.text())
+        })
+    });
     if let (Some(listen), Some(Some(metrics))) = (&listen, &metrics_listen)
         && listen == metrics
         && metrics.port() != 0
@@ -196,6 +219,8 @@ fn read(layers: &mut Layers) -> Option<Config> {
         master_key: master_key?,
         roots: roots?,
         retention: retention?,
+        defaults: defaults?,
+        retry_token_ttl: retry_token_ttl?,
     })
 }
 
@@ -300,6 +325,26 @@ mod tests {
         assert_eq!(told[0], "log_format in posthaste.toml: must be text or json, not \"xml\"");
         assert!(told[1].starts_with("roots in posthaste.toml: ") && told[1].contains("nowhere/roots.pem"), "{told:?}");
         assert_eq!(told[2], "listen and metrics_listen are the same address: give each its own");
+    }
+
+    #[test]
+    fn every_setting_can_be_given_as_a_flag() {
+        let set =
+            |given: &[&str]| Flags { set: given.iter().map(|one| (*one).to_owned()).collect(), ..Flags::default() };
+        let environment = [("POSTHASTE_RETRY_TOKEN_TTL", "1m"), ("POSTHASTE_BREAKER__FAILURE_RATE", "0.25")];
+        let config =
+            parse(&environment, "slots = 7", &set(&["slots=9", "retry_token_ttl = 2m"])).expect("good settings");
+        assert_eq!((config.slots, config.retry_token_ttl), (9, Duration::from_secs(120)));
+        assert_eq!(config.defaults.breaker.failure_rate, Some(0.25));
+        let told = parse(&[], "", &set(&["slots", "slotz=1", "retry_token_ttl=1s"])).expect_err("bad settings").0;
+        assert_eq!(
+            told,
+            [
+                "--set slots: must be KEY=VALUE, such as slots=512",
+                "--set slotz: there is no such setting; the nearest is slots",
+                "--set retry_token_ttl: must be 10s to 1d, not \"1s\"",
+            ]
+        );
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Where Prometheus reads metrics, without a key [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<String>,
+    /// Any other setting, such as breaker.consecutive=5; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
     /// On this machine alone: no keys are asked for, and http and loopback targets are allowed
     #[arg(long)]
     dev: bool,
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         data: args.data.clone(),
         listen: args.listen.clone(),
         metrics_listen: args.metrics_listen.clone(),
+        set: args.set.clone(),
     };
     let mut config = Config::load(&flags)?;
     let door = if args.dev { Door::Open } else { Door::Locked };
@@ -102,7 +106,8 @@ pub(crate) fn open(config: &Config) -> Result<Sqlite> {
         tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "the master key is at hand");
         Ok(masters)
     };
-    Ok(Sqlite::open_asking(&config.data, Bounds::default(), ask)?)
+    let bounds = Bounds { retry_token_ttl: config.retry_token_ttl, ..Bounds::default() };
+    Ok(Sqlite::open_asking(&config.data, bounds, ask)?)
 }
 
 /// Serves until it is asked to stop: for `serve`, and for `demo` with another clock.
@@ -165,6 +170,7 @@ pub(crate) async fn served<C: Clock>(
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
         master_key: Some(Keeper::new(&config.master_key, &config.data)),
         retention: config.retention,
+        defaults: config.defaults.clone(),
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
 }

@@ -22,6 +22,7 @@
 //! assert_eq!(policy.wait(9, Tier::Promotional, None, Roll(0)), None, "nine attempts are all");
 //! ```
 
+mod defaults;
 mod jitter;
 mod nearest;
 mod preset;
@@ -42,6 +43,7 @@ use jitter::{Band, Jitter};
 use ratio::Ratio;
 use strategy::Strategy;
 
+pub use defaults::PolicyDefaults;
 pub use nearest::nearest;
 pub use preset::{DEFAULT_PRESET, PRESETS, UnknownPolicy};
 pub use preview::{Preview, Wait};

@@ -152,7 +152,13 @@ pub(crate) fn judge(folder: &Path, load: &mut Load) -> Result<(), Flaw> {
 /// A log that is emptied all the time, now and then, or never; no patience, and a low-water mark that keeps up.
 pub(crate) fn bounds(dice: &mut fastrand::Rng) -> Bounds {
     let log_bytes = [128 << 10, 1 << 20, 64 << 20][dice.usize(..3)];
-    Bounds { reserve_bytes: 64 << 10, log_bytes, again_after: Duration::from_millis(2), low_every: 1 }
+    Bounds {
+        reserve_bytes: 64 << 10,
+        log_bytes,
+        again_after: Duration::from_millis(2),
+        low_every: 1,
+        ..Bounds::default()
+    }
 }
 
 /// A folder for one life.

@@ -8,6 +8,7 @@ use posthaste_core::fanout::Candidate;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
+use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::signature::Secret;
@@ -124,6 +125,13 @@ impl<S: Directory + Register> Destinations<S> {
     /// Reads endpoints from this store, under these rules, from now on.
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
         Self { rules: AllRules::new(Arc::clone(&store), now), store, targets, kept: RwLock::default() }
+    }
+
+    /// The same, with the server's word where a policy says nothing.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: PolicyDefaults) -> Self {
+        self.rules.defaults = Arc::new(defaults);
+        self
     }
 
     /// The rules targets are held to.

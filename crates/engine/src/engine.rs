@@ -9,6 +9,7 @@ use std::time::Duration;
 use posthaste_core::Roll;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, MessageId, OriginId, TenantId};
+use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub master_key: Option<Keeper>,
     /// How long things are kept.
     pub retention: Retention,
+    /// What holds where a policy says nothing.
+    pub defaults: PolicyDefaults,
 }
 
 /// The verbs of a running engine.
@@ -144,8 +147,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open().await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let destinations =
-            Arc::new(Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now()));
+        let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
+        let destinations = Arc::new(destinations.with_defaults(settings.defaults));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);

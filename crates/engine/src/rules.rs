@@ -12,7 +12,7 @@ use posthaste_core::Policy;
 use posthaste_core::id::TenantId;
 use posthaste_core::id_map::IdMap;
 use posthaste_core::off_peak::{OffPeak, Offsets};
-use posthaste_core::policy::UnknownPolicy;
+use posthaste_core::policy::{DEFAULT_PRESET, PolicyDefaults, PolicySpec, UnknownPolicy};
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
@@ -26,6 +26,8 @@ use crate::zone;
 pub struct Rules {
     /// So many changes were known of.
     number: u64,
+    /// What the server says where a policy says nothing.
+    defaults: Arc<PolicyDefaults>,
     /// What a name stands for beside the presets.
     policies: BTreeMap<String, Arc<Policy>>,
     /// When engagement messages may leave.
@@ -72,7 +74,8 @@ impl Rules {
     pub fn policy(&self, name: &str) -> Result<Arc<Policy>, UnknownPolicy> {
         match self.policies.get(name) {
             Some(stored) => Ok(Arc::clone(stored)),
-            None => Policy::preset(name)
+            None => self
+                .preset(name)
                 .map(Arc::new)
                 .ok_or_else(|| UnknownPolicy::beside(name, self.policies.keys().map(String::as_str))),
         }
@@ -84,12 +87,23 @@ impl Rules {
         let settings = LaneSettings { rules: self.number, ..endpoint.lane_settings() };
         let mut settings = match self.policies.get(&endpoint.policy) {
             Some(stored) => LaneSettings { policy: Arc::clone(stored), ..settings },
-            None => settings,
+            // What a server's word does not change is made already.
+            None if *self.defaults == PolicyDefaults::default() => settings,
+            None => match self.preset(&endpoint.policy).or_else(|| self.preset(DEFAULT_PRESET)) {
+                Some(policy) => LaneSettings { policy: Arc::new(policy), ..settings },
+                None => settings,
+            },
         };
         if let Some(window) = self.off_peak.as_ref().and_then(|rule| rule.at(endpoint)) {
             settings.special.get_or_insert_default().off_peak = Some(window);
         }
         settings
+    }
+
+    /// A preset, with the server's word where it says nothing.
+    fn preset(&self, name: &str) -> Option<Policy> {
+        let spec = PolicySpec::preset(name)?;
+        Policy::build(&spec.or(&self.defaults)).ok().or_else(|| Policy::preset(name))
     }
 }
 
@@ -101,6 +115,8 @@ const KEPT_MAX: usize = 16_384;
 pub(crate) struct AllRules<S> {
     store: Arc<S>,
     since: Timestamp,
+    /// What the server says where a policy says nothing.
+    pub(crate) defaults: Arc<PolicyDefaults>,
     kept: RwLock<Kept>,
 }
 
@@ -114,7 +130,7 @@ struct Kept {
 impl<S: Register> AllRules<S> {
     /// From this time on.
     pub(crate) fn new(store: Arc<S>, since: Timestamp) -> Self {
-        Self { store, since, kept: RwLock::default() }
+        Self { store, since, defaults: Arc::default(), kept: RwLock::default() }
     }
 
     /// A tenant's.
@@ -133,7 +149,7 @@ impl<S: Register> AllRules<S> {
         }
         let of = self.store.document(DocumentKind::Tenant, tenant.0).await?.map(Tenant::of).transpose()?;
         let off_peak = of.and_then(|tenant| OffPeakRule::of(&tenant.terms, self.since));
-        let rules = Arc::new(Rules { number: changes, policies, off_peak });
+        let rules = Arc::new(Rules { number: changes, defaults: Arc::clone(&self.defaults), policies, off_peak });
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.changes == changes {
             if kept.by_tenant.len() >= KEPT_MAX {
@@ -150,7 +166,9 @@ impl<S: Register> AllRules<S> {
         let read = found.into_iter().map(StoredPolicy::of);
         // What no longer builds (the bounds of a newer version are others) is as if it were not there.
         read.filter_map(|stored| {
-            stored.map(|one| Policy::build(&one.spec).ok().map(|built| (one.name, Arc::new(built)))).transpose()
+            stored
+                .map(|one| Policy::build(&one.spec.or(&self.defaults)).ok().map(|built| (one.name, Arc::new(built))))
+                .transpose()
         })
         .collect()
     }

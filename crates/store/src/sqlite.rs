@@ -148,11 +148,19 @@ pub struct Bounds {
     /// How many rows are written between two looks at how old the oldest ready one is; a start looks at
     /// about twice as many in vain.
     pub low_every: usize,
+    /// How long after it is due a row is sent for its MAC alone; a later one is looked at twice.
+    pub retry_token_ttl: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { reserve_bytes: 64 << 20, log_bytes: 64 << 20, again_after: Duration::from_secs(1), low_every: 2_048 }
+        Self {
+            reserve_bytes: 64 << 20,
+            log_bytes: 64 << 20,
+            again_after: Duration::from_secs(1),
+            low_every: 2_048,
+            retry_token_ttl: RETRY_TOKEN_TTL,
+        }
     }
 }
 
@@ -187,7 +195,7 @@ impl Sqlite {
             arrivals: Arrivals::new(),
             kept: Kept::default(),
             commits: commits::Count::default(),
-            tokens: token::Count::default(),
+            tokens: token::Count::new(bounds.retry_token_ttl),
             looks: Arc::clone(&looks),
             reserve: Reserve::open(&folder, bounds.reserve_bytes)?,
             path: path.to_owned(),

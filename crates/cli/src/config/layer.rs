@@ -32,6 +32,10 @@ impl Setting {
         self.value.as_integer().unwrap_or_default()
     }
 
+    pub(super) fn decimal(&self) -> f64 {
+        self.value.as_float().unwrap_or_default()
+    }
+
     pub(super) fn truth(&self) -> bool {
         self.value.as_bool().unwrap_or_default()
     }
@@ -131,6 +135,12 @@ impl Layers {
         }
     }
 
+    /// One more thing that is wrong, with a setting.
+    pub(super) fn blame(&mut self, key: &str, detail: &str) {
+        let source = self.settings.get(key).map_or(key, |setting| &setting.source);
+        self.complaints.push(format!("{source}: {detail}"));
+    }
+
     /// One more thing that is wrong.
     pub(super) fn complain(&mut self, complaint: String) {
         self.complaints.push(complaint);
@@ -142,6 +152,12 @@ impl Layers {
     }
 
     fn put(&mut self, key: &str, source: &str, value: Result<Value, String>) {
+        // Whoever writes 1 where 0.5 could stand means 1.0.
+        let takes_decimals = self.settings.get(key).is_some_and(|known| known.value.is_float());
+        let value = value.map(|value| match value {
+            Value::Integer(whole) if takes_decimals => Value::Float(whole as f64),
+            value => value,
+        });
         let wrong = match (self.settings.get(key), &value) {
             (_, Err(detail)) => Some(detail.clone()),
             (None, _) => {
@@ -168,6 +184,7 @@ impl Layers {
         let parsed = match &known.value {
             Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
             Value::Integer(_) => text.parse().ok().map(Value::Integer),
+            Value::Float(_) => text.parse().ok().map(Value::Float),
             Value::Array(_) => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
                 Some(Value::Array(parts.map(|part| Value::String(part.to_owned())).collect()))
@@ -203,6 +220,7 @@ fn kind(value: &Value) -> &'static str {
     match value {
         Value::Boolean(_) => "true or false",
         Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number such as 0.5",
         Value::Array(_) => "a list of strings",
         _ => "a string",
     }

@@ -59,6 +59,7 @@ impl Running {
             seed: 1,
             master_key: None,
             retention: posthaste_store::Retention::default(),
+            defaults: posthaste_core::policy::PolicyDefaults::default(),
         };
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let (store, asked) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));

@@ -52,6 +52,7 @@ impl Running {
             seed: 1,
             master_key: None,
             retention: Retention::default(),
+            defaults: posthaste_core::policy::PolicyDefaults::default(),
         };
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let (clock, resolver) = (SystemClock::new(), Arc::new(NoResolver));

@@ -91,6 +91,7 @@ impl Server {
             seed: 1,
             master_key: None,
             retention: posthaste_store::Retention::default(),
+            defaults: posthaste_core::policy::PolicyDefaults::default(),
         };
         let data = tempfile::tempdir().expect("a temporary folder");
         let front = Front { listener, metrics: Some(own), door, data: Some(data.path().to_owned()) };

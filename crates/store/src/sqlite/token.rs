@@ -23,7 +23,7 @@ use super::{Shared, failed};
 use crate::StoreError;
 use crate::row::{Settled, Settlement, Token};
 
-/// How long after it is due a row is sent for its MAC alone (`retry_token_ttl`).
+/// How long after it is due a row is sent for its MAC alone, where nothing else is set (`retry_token_ttl`).
 pub const RETRY_TOKEN_TTL: Duration = Duration::from_secs(300);
 
 /// Rows that were read late and found genuine, and deliveries that were quarantined, since the store was
@@ -39,6 +39,8 @@ pub struct Tokens {
 
 #[derive(Debug, Default)]
 pub(super) struct Count {
+    /// How long after it is due a row is sent for its MAC alone.
+    ttl: Duration,
     renewed: AtomicU64,
     rejected: AtomicU64,
     #[cfg(any(test, feature = "conformance"))]
@@ -46,6 +48,10 @@ pub(super) struct Count {
 }
 
 impl Count {
+    pub(super) fn new(ttl: Duration) -> Self {
+        Self { ttl, ..Self::default() }
+    }
+
     pub(super) fn read(&self) -> Tokens {
         Tokens { renewed: self.renewed.load(Ordering::Relaxed), rejected: self.rejected.load(Ordering::Relaxed) }
     }
@@ -163,7 +169,7 @@ impl Check<'_> {
         }
         let Ok(mac) = mac.try_into().map(RowMac) else { return Ok(Token::Rejected) };
         let key = self.shared.vault.row_macs();
-        let checked = key.check(&scheduled(delivery), &mac, self.now.as_millis(), RETRY_TOKEN_TTL);
+        let checked = key.check(&scheduled(delivery), &mac, self.now.as_millis(), count.ttl);
         // A row that was put back is as genuine as it was then.
         if checked == Checked::Forged || has_ended(conn, delivery)? {
             return Ok(Token::Rejected);

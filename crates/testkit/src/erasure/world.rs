@@ -365,6 +365,7 @@ impl Node {
             seed: 1,
             master_key: None,
             retention: posthaste_store::Retention::default(),
+            defaults: posthaste_core::policy::PolicyDefaults::default(),
         };
         let stop = CancellationToken::new();
         let (engine, run) =

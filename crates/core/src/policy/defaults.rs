@@ -1,0 +1,50 @@
+//! What a server says where a policy says nothing.
+
+use std::time::Duration;
+
+use super::spec::{BreakerSpec, PolicySpec};
+
+/// A server's word on what a policy may leave out. What it leaves out itself is as if there were none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyDefaults {
+    /// The longest `Retry-After` that is obeyed in full.
+    pub retry_after_max: Option<Duration>,
+    /// When the breaker of an endpoint opens.
+    pub breaker: BreakerSpec,
+}
+
+impl PolicySpec {
+    /// The same, with the server's word wherever nothing is written.
+    #[must_use]
+    pub fn or(mut self, defaults: &PolicyDefaults) -> Self {
+        let BreakerSpec { failure_rate, min_volume, consecutive, open_for } = &defaults.breaker;
+        self.retry_after_max = self.retry_after_max.or(defaults.retry_after_max);
+        self.breaker.failure_rate = self.breaker.failure_rate.or(*failure_rate);
+        self.breaker.min_volume = self.breaker.min_volume.or(*min_volume);
+        self.breaker.consecutive = self.breaker.consecutive.or(*consecutive);
+        self.breaker.open_for = self.breaker.open_for.or(*open_for);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn a_policy_overrides_the_server_s_word_in_each_thing_alone() {
+        let hour = Duration::from_secs(3_600);
+        let defaults = PolicyDefaults {
+            retry_after_max: Some(hour),
+            breaker: BreakerSpec { consecutive: Some(5), min_volume: Some(50), ..BreakerSpec::default() },
+        };
+        let written = BreakerSpec { consecutive: Some(3), ..BreakerSpec::default() };
+        let spec = PolicySpec { breaker: written, ..PolicySpec::default() };
+        let policy = Policy::build(&spec.clone().or(&defaults)).expect("a valid policy");
+        let rule = policy.breaker();
+        assert_eq!((rule.in_a_row, rule.volume, rule.share_milli, policy.retry_after_max()), (3, 50, 500, hour));
+        let own = PolicySpec { retry_after_max: Some(2 * hour), ..spec }.or(&defaults);
+        assert_eq!(Policy::build(&own).expect("a valid policy").retry_after_max(), 2 * hour);
+    }
+}

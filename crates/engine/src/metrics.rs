@@ -72,7 +72,8 @@ macro_rules! label {
 metrics! {
     ACCEPTED "posthaste_messages_accepted" Counter "messages that were made durable and promised";
     ARRIVED "posthaste_deliveries_accepted" Counter "deliveries that became durable and came to the dispatch loop";
-    DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries in memory, by tier; what is behind the window is on the disk alone";
+    DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries that have not ended, by tier, in memory or on the disk alone";
+    WINDOW "posthaste_window" Gauge ["state"] "deliveries in memory, by state; the rest of the queue is on the disk alone";
     SPILLING "posthaste_queues_spilling" Gauge "queues (an endpoint's deliveries of one tier) with more on the disk than in memory";
     READY "posthaste_ready" Gauge "deliveries in memory whose time has come and that are not under way";
     OLDEST_DUE "posthaste_oldest_due_seconds" Gauge "how long ago the first of those that are ready was due, held or not";

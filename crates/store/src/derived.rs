@@ -38,6 +38,8 @@ pub(crate) enum NameKind {
 pub(crate) enum Only {
     #[default]
     Everything,
+    /// How much is pending in each queue.
+    Queues,
     Lane(LaneId),
     Name(NameKind, Hidden),
     Tenant(TenantId),
@@ -117,7 +119,7 @@ impl Derived {
     /// Deliveries were made whose ids begin with this one.
     fn made(&mut self, first: DeliveryId, queues: &[(LaneId, Tier)]) {
         for (n, (lane, tier)) in (0..).zip(queues) {
-            if self.has_lane(*lane) {
+            if self.has_history(*lane) {
                 self.deliveries.push((*lane, DeliveryId(first.0.plus(n))));
             }
             self.pending(*lane, *tier, 1);
@@ -125,7 +127,7 @@ impl Derived {
     }
 
     fn pending(&mut self, lane: LaneId, tier: Tier, more: i64) {
-        if self.has_lane(lane) {
+        if self.has_queues(lane) {
             *self.pending.entry((lane, tier)).or_default() += more;
         }
     }
@@ -134,7 +136,7 @@ impl Derived {
         let is_asked = match self.only {
             Only::Everything => true,
             Only::Tenant(of) => of == tenant,
-            Only::Lane(_) | Only::Name(..) => false,
+            Only::Queues | Only::Lane(_) | Only::Name(..) => false,
         };
         if count > 0 && is_asked {
             *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
@@ -142,19 +144,23 @@ impl Derived {
         }
     }
 
-    fn has_lane(&self, lane: LaneId) -> bool {
+    fn has_history(&self, lane: LaneId) -> bool {
         match self.only {
             Only::Everything => true,
             Only::Lane(of) => of == lane,
-            Only::Name(..) | Only::Tenant(_) => false,
+            Only::Queues | Only::Name(..) | Only::Tenant(_) => false,
         }
+    }
+
+    fn has_queues(&self, lane: LaneId) -> bool {
+        matches!(self.only, Only::Queues) || self.has_history(lane)
     }
 
     fn has_name(&self, kind: NameKind, hidden: Hidden) -> bool {
         match self.only {
             Only::Everything => true,
             Only::Name(of, name) => (of, name) == (kind, hidden),
-            Only::Lane(_) | Only::Tenant(_) => false,
+            Only::Queues | Only::Lane(_) | Only::Tenant(_) => false,
         }
     }
 

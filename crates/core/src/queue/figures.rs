@@ -7,6 +7,7 @@ use super::{BreakerOf, Queue, Stage};
 use crate::flow::SharedGate;
 use crate::flow::breaker::Standing;
 use crate::hold::Hold;
+use crate::state::Phase;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
@@ -52,10 +53,10 @@ impl BreakerScope {
 }
 
 /// How much is in the window, and what holds it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Deliveries in memory by tier, those under way included.
-    pub depth: [u64; 3],
+    /// Deliveries in memory by state: those that can be there.
+    pub states: [(Phase, u64); 4],
     /// Those of them whose time has come and that are not under way.
     pub ready: u64,
     /// Those of them that nothing holds: only the turns of others are before them.
@@ -94,12 +95,23 @@ impl Queue {
             paused: self.paused_all.filter(|hold| hold.holds(now)),
             paused_tenants: self.paused_tenants.values().filter(|hold| hold.holds(now)).count() as u64,
             paused_origins: self.paused_origins.values().filter(|hold| hold.holds(now)).count() as u64,
-            ..Figures::default()
+            states: [Phase::Queued, Phase::Dispatching, Phase::Retry, Phase::AwaitingAck].map(|phase| (phase, 0)),
+            ready: 0,
+            unheld: 0,
+            oldest_due: None,
+            oldest_unheld: None,
+            open: [0; 5],
         };
         let mut firsts = BTreeMap::new();
         for item in self.items.iter() {
             let delivery = &item.delivery;
-            figures.depth[delivery.tier.index()] += 1;
+            let phase = match item.stage {
+                Stage::InFlight | Stage::Recording => Phase::Dispatching,
+                Stage::Ready | Stage::Waiting => delivery.state.phase(),
+            };
+            if let Some((_, count)) = figures.states.iter_mut().find(|(of, _)| *of == phase) {
+                *count += 1;
+            }
             if item.stage == Stage::Ready {
                 figures.ready += 1;
                 let due = delivery.state.due().unwrap_or(now);

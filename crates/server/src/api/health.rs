@@ -83,7 +83,7 @@ pub async fn metrics<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: C
 async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let mut page = Page::default();
-    seen.tell(&mut page);
+    seen.tell(&mut page, api.engine.pending().await?);
     api.served.tell(&mut page);
     let mut response = Response::new(Body::from(page.finish()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));

@@ -56,6 +56,9 @@ async fn what_happens_is_counted() {
     for (sample, expected) in [
         ("posthaste_messages_accepted_total", 3.0),
         ("posthaste_deliveries_accepted_total", 3.0),
+        ("posthaste_queue_depth{tier=\"transactional\"}", 3.0),
+        ("posthaste_queue_depth{tier=\"engagement\"}", 0.0),
+        ("posthaste_window{state=\"queued\"}", 0.0),
         ("posthaste_queues_spilling", 1.0),
         ("posthaste_refusals_total{code=\"invalid_body\"}", 1.0),
         ("posthaste_paused{scope=\"all\"}", 1.0),

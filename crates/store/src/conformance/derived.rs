@@ -218,6 +218,9 @@ pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<
     case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
     case.same("in all", waiting(2).await.total(), 1);
     case.same("of a lane nobody knows", waiting(3).await.total(), 0);
+    case.same("in all lanes", case.done("pending", case.store.pending().await), [1, 2, 0]);
+    case.reopen().await;
+    case.same("and after a restart", case.done("pending", case.store.pending().await), [1, 2, 0]);
 }
 
 async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {

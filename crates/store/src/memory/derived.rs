@@ -113,6 +113,13 @@ impl Memory {
             .collect()
     }
 
+    /// See [`crate::Archive::pending`].
+    pub fn pending_by_tier(&self) -> [u64; 3] {
+        let pending = self.derived().pending;
+        let of = |tier: Tier| pending.iter().filter(|((_, of), _)| *of == tier).map(|(_, count)| *count).sum::<i64>();
+        Tier::ALL.map(|tier| of(tier).unsigned_abs())
+    }
+
     /// See [`crate::Archive::waiting`].
     pub fn waiting(&self, lane: LaneId) -> Waiting {
         let pending = self.derived().pending;

@@ -314,6 +314,10 @@ impl Archive for MemoryStore {
         Ok(self.lock().tallies(tenant, since, until))
     }
 
+    async fn pending(&self) -> Result<[u64; 3], StoreError> {
+        Ok(self.lock().pending_by_tier())
+    }
+
     async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
         Ok(self.lock().waiting(lane))
     }

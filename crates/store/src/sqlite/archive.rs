@@ -85,6 +85,10 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| derived::waiting(conn, lane)).await
     }
 
+    async fn pending(&self) -> Result<[u64; 3], StoreError> {
+        self.readers.read(derived::pending).await
+    }
+
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
         self.readers.read(move |conn| journal::read(conn, after, limit)).await
     }

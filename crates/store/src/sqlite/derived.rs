@@ -17,7 +17,7 @@ use super::{failed, journal};
 use crate::StoreError;
 use crate::derived::{Derived, Fact, NameKind, Only};
 use crate::journal::Hidden;
-use crate::number::{counted_number, stored_counted};
+use crate::number::{counted_number, stored_counted, stored_tier};
 use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Tally, Waiting};
 
 /// Some of what follows from a batch of the journal.
@@ -226,6 +226,37 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
     Ok(Waiting { lane, by_tier })
 }
 
+/// How much is pending in all lanes together, by tier.
+pub(super) fn pending(conn: &Connection) -> Result<[u64; 3], StoreError> {
+    let doing = failed("read what is pending");
+    let Followed { followed: at, following } = followed(conn)?;
+    let mut by_tier = [0_i64; 3];
+    let mut sql = conn.prepare_cached("SELECT tier, sum(pending) FROM queue_count GROUP BY tier").map_err(&doing)?;
+    let mut rows = sql.query([]).map_err(&doing)?;
+    while let Some(row) = rows.next().map_err(&doing)? {
+        by_tier[stored_tier(get(row, 0)?)?.index()] += get::<i64>(row, 1)?;
+    }
+    // The batch under way may have counted some of them already, up to its end.
+    let mut ahead = BTreeSet::new();
+    if let Some(end) = following {
+        let mut sql = conn.prepare_cached("SELECT lane, tier FROM queue_count WHERE upto = ?1").map_err(&doing)?;
+        let mut rows = sql.query([end.cast_signed()]).map_err(&doing)?;
+        while let Some(row) = rows.next().map_err(&doing)? {
+            ahead.insert((LaneId(stored_key(get(row, 0)?)?), stored_tier(get(row, 1)?)?));
+        }
+    }
+    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(LaneId, Tier)) -> bool| {
+        for ((_, tier), more) in rest.pending.iter().filter(|(of, _)| is_wanted(of)) {
+            by_tier[tier.index()] += more;
+        }
+    };
+    add(tail(conn, at, Only::Queues)?, &|of| !ahead.contains(of));
+    if let Some(end) = following.filter(|_| !ahead.is_empty()) {
+        add(tail(conn, end, Only::Queues)?, &|of| ahead.contains(of));
+    }
+    Ok(by_tier.map(|count| u64::try_from(count).unwrap_or(0)))
+}
+
 /// Where an index is entered.
 pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
     after.unwrap_or(match order {
@@ -284,7 +315,9 @@ mod tests {
     fn look(conn: &Connection) -> (Vec<MessageId>, u64, Vec<Tally>) {
         let named = named(conn, (NameKind::Correlation, NAME), ListOrder::NewestFirst, None, 100).expect("it reads");
         let tallies = tallies(conn, TENANT, Hour(0), Hour(1)).expect("it reads");
-        (named.messages, waiting(conn, LANE).expect("it reads").total(), tallies)
+        let lane = waiting(conn, LANE).expect("it reads").total();
+        assert_eq!(pending(conn).expect("it reads"), [0, lane, 20], "all lanes together");
+        (named.messages, lane, tallies)
     }
 
     /// Twenty messages, each with a delivery in two lanes, one commit each.

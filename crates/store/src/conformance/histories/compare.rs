@@ -106,6 +106,7 @@ impl Both {
             assert_eq!(history(self.sqlite(), lane, order, limit).await, expected);
         }
         ask!(self, waiting(lane));
+        ask!(self, pending());
         assert_eq!(tallies(self.sqlite()).await, tallies(&self.memory).await);
     }
 

@@ -29,6 +29,8 @@ pub enum Field {
     EventType = 0x0104,
     /// Where an endpoint is, what it signs with and what it wants.
     EndpointSettings = 0x0201,
+    /// How a receiver's answer to an attempt begins.
+    ResponseExcerpt = 0x0301,
     /// Why somebody asked for a replay.
     ReplayReason = 0x0401,
     /// What an idempotency key was answered.
@@ -43,12 +45,13 @@ pub enum Field {
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::MessageBody,
         Self::MessageCompact,
         Self::MessageHead,
         Self::EventType,
         Self::EndpointSettings,
+        Self::ResponseExcerpt,
         Self::ReplayReason,
         Self::IdempotencyAnswer,
         Self::Document,

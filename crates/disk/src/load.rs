@@ -220,6 +220,7 @@ impl Load {
         let last_cause = (cause != Cause::Ok).then_some(cause);
         let delivery = Delivery { state, last_cause, attempts: before.attempts + 1, ..before.clone() };
         Settlement {
+            excerpt: None,
             attempt: Some(Attempt {
                 number: delivery.attempts,
                 at: NOW,

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Verdict;
@@ -102,7 +103,7 @@ pub struct Send {
 }
 
 /// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// Which delivery's.
     pub delivery: DeliveryId,
@@ -110,6 +111,8 @@ pub struct Finished {
     pub verdict: Verdict,
     /// How long it took.
     pub took: Duration,
+    /// How the receiver's answer begins, where it was no success.
+    pub excerpt: Option<Bytes>,
 }
 
 /// Counts departures from the window: a page knows those before it was asked for.
@@ -196,7 +199,7 @@ impl Dispatch {
             }
             Event::Finished(finished) => {
                 for finished in finished {
-                    self.finished(now, roll, &finished, effects);
+                    self.finished(now, roll, finished, effects);
                 }
             }
             Event::Replied(reply) => self.replied(now, reply, effects),
@@ -303,7 +306,7 @@ impl Dispatch {
         }
     }
 
-    fn finished(&mut self, now: Timestamp, roll: Roll, finished: &Finished, effects: &mut Vec<Effect>) {
+    fn finished(&mut self, now: Timestamp, roll: Roll, finished: Finished, effects: &mut Vec<Effect>) {
         let id = finished.delivery;
         let verdict = &finished.verdict;
         self.remembered.heard(verdict);
@@ -330,7 +333,8 @@ impl Dispatch {
             status: verdict.status,
         };
         // What was erased was not sent: nothing is left of an attempt that nobody made.
-        self.record(record, Some(attempt).filter(|attempt| attempt.cause != Cause::Erased));
+        let attempt = Some(attempt).filter(|attempt| attempt.cause != Cause::Erased);
+        self.record(record, attempt, finished.excerpt);
     }
 
     fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
@@ -383,7 +387,7 @@ impl Dispatch {
             match recorded {
                 Recorded::Waits => continue,
                 Recorded::Again(record) => {
-                    self.record(record, None);
+                    self.record(record, None, None);
                     continue;
                 }
                 Recorded::Left(due) => {
@@ -420,7 +424,7 @@ impl Dispatch {
                     let message = self.riding.get(&start.delivery).cloned();
                     effects.push(Effect::Send(Send { start, message }));
                 }
-                Some(Pick::Record(record)) => self.record(record, None),
+                Some(Pick::Record(record)) => self.record(record, None, None),
                 None => break,
             }
         }
@@ -456,12 +460,12 @@ impl Dispatch {
         }
     }
 
-    fn record(&mut self, record: Record, attempt: Option<Attempt>) {
+    fn record(&mut self, record: Record, attempt: Option<Attempt>, excerpt: Option<Bytes>) {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }
         self.counts.recorded(&record.delivery.state);
-        self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt });
+        self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt, excerpt });
     }
 
     fn ride(&mut self, now: Timestamp, id: DeliveryId, message: Arc<Message>) {

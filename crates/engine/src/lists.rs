@@ -1,6 +1,7 @@
 //! Lists of messages and deliveries, and the cursors of all lists. A cursor is sealed and belongs to one list: whose
 //! it is, by which filters, in which order.
 
+use bytes::Bytes;
 use posthaste_core::WriterId;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::time::Timestamp;
@@ -74,6 +75,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
             views.push(self.view(shown).await?);
         }
         Ok((views, page.next))
+    }
+
+    /// How receivers' answers to a delivery's attempts begin, by the attempt's number.
+    pub async fn excerpts(&self, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
+        self.store.excerpts(id).await
     }
 
     /// When messages were accepted, as far as they are kept: their ids and their deliveries' are made with it.

@@ -18,7 +18,7 @@ use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Archive, Directory, Message, Register, StoreError};
+use posthaste_store::{Archive, Directory, EXCERPT_BYTES_MAX, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -157,7 +157,7 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
     }
 
     fn unsent(&mut self, delivery: DeliveryId, cause: Cause) {
-        self.unsent.push(Finished { delivery, verdict: Verdict::of(cause), took: Duration::ZERO });
+        self.unsent.push(Finished { delivery, verdict: Verdict::of(cause), took: Duration::ZERO, excerpt: None });
     }
 
     fn judge(&mut self, done: &Done) -> Finished {
@@ -181,7 +181,9 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
             { field::TOOK_MS } = done.took.as_millis(),
             "attempt finished"
         );
-        Finished { delivery, verdict, took: done.took }
+        let answered = done.result.as_ref().ok().map(|answer| &answer.excerpt).filter(|excerpt| !excerpt.is_empty());
+        let excerpt = answered.map(|excerpt| excerpt.slice(..excerpt.len().min(EXCERPT_BYTES_MAX)));
+        Finished { delivery, verdict, took: done.took, excerpt }
     }
 }
 

@@ -117,6 +117,7 @@ impl Work {
                 ends_endpoint: false,
             },
             epoch: self.session.epoch,
+            excerpt: None,
             attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
         });
         self.store.settle(self.session, settlements.collect()).await.expect("they are settled");

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
@@ -29,6 +30,9 @@ pub trait Archive: Send + Sync + 'static {
         id: DeliveryId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+
+    /// How receivers' answers to a delivery's attempts begin, by the attempt's number, as far as they are kept.
+    fn excerpts(&self, id: DeliveryId) -> impl Future<Output = Result<Vec<(u16, Bytes)>, StoreError>> + Send;
 
     /// Deliveries of a message as a reader sees them at `now`, by id, from behind one. A page that is
     /// not full is the last.

@@ -81,6 +81,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         settle:
             every_end_comes_back_with_the_attempt_that_led_to_it
             an_end_without_an_attempt_is_kept_as_one
+            how_an_answer_began_is_kept_with_its_attempt
             a_retry_waits_with_all_it_needs
             a_delivery_waits_for_its_receipt
             attempts_are_shown_in_the_order_they_were_made

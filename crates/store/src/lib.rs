@@ -58,10 +58,10 @@ pub use outbox::Outbox;
 pub use register::Register;
 pub use row::{
     Acceptance, Accepted, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, Details, Endpoint, EndpointStatus, FirstAnswer, HISTORY_LOOKED_MAX,
-    HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX, ListOrder, ListedMessage,
-    Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause, PauseScope, Query, Row, Session,
-    Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token, Waiting,
+    DeadLetterFilter, DeadLetterPage, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, FirstAnswer,
+    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX,
+    ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause,
+    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token, Waiting,
 };
 pub use row::{
     Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Missing, NewReplay, ReplayItem,

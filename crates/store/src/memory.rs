@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
@@ -51,6 +52,7 @@ pub struct Memory {
     spilled: BTreeSet<(LaneId, Tier, DeliveryId)>,
     ended: BTreeMap<DeliveryId, Delivery>,
     attempts: BTreeMap<DeliveryId, Vec<Attempt>>,
+    excerpts: BTreeMap<(DeliveryId, u16), Bytes>,
     cuts: BTreeMap<Scope, Cut>,
     pauses: BTreeMap<PauseScope, Pause>,
     breakers: BTreeMap<BreakerOf, Soft>,
@@ -176,6 +178,9 @@ impl Memory {
         }
         happened.extend(settled);
         self.remove(id);
+        if let (Some(attempt), Some(excerpt)) = (settlement.attempt, settlement.excerpt) {
+            self.excerpts.entry((id, attempt.number)).or_insert(excerpt);
+        }
         if record.pauses_lane {
             let scope = PauseScope::Lane(record.delivery.lane);
             self.pauses.insert(scope, Pause::new(scope, None));
@@ -308,6 +313,15 @@ impl Memory {
     /// Makes or changes a lane without an endpoint, for tests that need no URL.
     pub fn put_lane(&mut self, settings: Arc<LaneSettings>) {
         self.lanes.insert(settings.lane, settings);
+    }
+
+    /// See [`crate::Archive::excerpts`].
+    pub fn excerpts(&self, id: DeliveryId) -> Vec<(u16, Bytes)> {
+        let message = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
+        if message.is_none_or(|delivery| self.erasures.has(delivery.message)) {
+            return Vec::new();
+        }
+        self.excerpts.range((id, 0)..=(id, u16::MAX)).map(|((_, number), bytes)| (*number, bytes.clone())).collect()
     }
 
     /// See [`crate::Archive::delivery`].

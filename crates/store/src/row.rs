@@ -253,6 +253,9 @@ pub struct Page {
     pub next_due: Option<Timestamp>,
 }
 
+/// What is kept of an answer: a receiver says in its first lines what it did not like.
+pub const EXCERPT_BYTES_MAX: usize = 1_024;
+
 /// What became of a delivery, to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
@@ -262,6 +265,8 @@ pub struct Settlement {
     pub epoch: u64,
     /// The attempt that led to it, if one did.
     pub attempt: Option<Attempt>,
+    /// How the receiver's answer to it begins, where that is worth keeping; at most [`EXCERPT_BYTES_MAX`].
+    pub excerpt: Option<Bytes>,
 }
 
 impl Settlement {

@@ -25,6 +25,7 @@ mod document;
 mod endpoint;
 mod erasure;
 mod erasures_file;
+mod excerpt;
 mod fault;
 mod folder;
 mod follower;
@@ -400,7 +401,16 @@ impl Outbox for Sqlite {
         self.shared.arrivals.fetch().await
     }
 
-    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+    async fn settle(&self, session: Session, mut settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        // What went well has none: it is not kept waiting.
+        if settlements.iter().any(|settlement| settlement.excerpt.is_some()) {
+            let vault = Arc::clone(&self.shared.vault);
+            let seal = move |conn: &Connection| {
+                excerpt::seal(conn, &vault, &mut settlements)?;
+                Ok(settlements)
+            };
+            settlements = self.readers.read(seal).await?;
+        }
         let settled = Vec::with_capacity(settlements.len());
         let entries = crate::journal::of_settle(&settlements);
         let macs = token::of_settle(self.shared.vault.row_macs(), &settlements);

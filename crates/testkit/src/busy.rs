@@ -193,6 +193,7 @@ fn delivered(session: Session, arrival: &Arrival) -> Settlement {
             ends_endpoint: false,
         },
         epoch: session.epoch,
+        excerpt: None,
         attempt: Some(Attempt { number: 1, at: NOW, took, cause: Cause::Ok, status: Some(200) }),
     }
 }

@@ -42,7 +42,7 @@ impl Loopback {
 
     fn arrives(&mut self, send: &Send, message: Result<&Message, Cause>) {
         let verdict = message.map_or_else(Verdict::of, |message| (self.receive)(send, message));
-        let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes };
+        let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes, excerpt: None };
         self.under_way.push_back((Instant::now() + self.takes, finished));
     }
 }

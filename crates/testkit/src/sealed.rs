@@ -189,7 +189,8 @@ impl Plant {
             pauses_lane: false,
             ends_endpoint: false,
         };
-        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt) };
+        let excerpt = Some(self.canary("excerpt").into());
+        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt };
         self.store.settle(self.session, vec![settlement]).await?;
         Ok(())
     }
@@ -209,7 +210,9 @@ impl Plant {
         self.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;
         let id = JobId(self.key(1));
         let what = ReplayWhat::Found(filter.clone());
-        self.store.start_replay(self.session, NewReplay::new(id, tenant, NOW, what)).await?;
+        let reason = Some(self.canary("reason"));
+        let replay = NewReplay { reason, ..NewReplay::new(id, tenant, NOW, what) };
+        self.store.start_replay(self.session, replay).await?;
         self.store.purge_dead_letters(self.session, filter).await?;
         let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
         let letter = page.letters.first().and_then(|letter| letter.event_type.clone());

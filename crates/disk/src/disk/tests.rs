@@ -49,6 +49,7 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
             delivery,
         },
         epoch: session.epoch,
+        excerpt: None,
         attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
     }
 }

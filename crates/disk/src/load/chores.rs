@@ -325,6 +325,7 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
     let cause = delivery.last_cause.unwrap_or(Cause::Ok);
     let took = Duration::from_millis(5);
     Settlement {
+        excerpt: None,
         attempt: Some(Attempt { number: delivery.attempts, at: NOW, took, cause, status: None }),
         record: Record {
             attempts_before: delivery.attempts - 1,

@@ -203,7 +203,7 @@ impl Dispatch {
         match self.queue.receipt(now, delivery) {
             Some(record) => {
                 self.receipts.entry(delivery).or_default().push(ticket);
-                self.record(record, None);
+                self.record(record, None, None);
             }
             None if self.queue.is_under_way(delivery) => self.receipts.entry(delivery).or_default().push(ticket),
             None => effects.push(Effect::Answer(ticket, Answer::Nothing)),
@@ -248,7 +248,7 @@ impl Dispatch {
         }
         let record = row.and_then(|row| self.queue.end_row(row.delivery, row.place, State::Delivered { at: now }));
         if let Some(record) = record {
-            self.record(record, None);
+            self.record(record, None, None);
         } else if !self.queue.is_under_way(id) {
             self.receipt_is_nothing(id, effects);
         }

@@ -180,7 +180,7 @@ impl Dispatch {
         if !self.queue.knows(row.delivery.id) {
             let end = State::Dead { at: now, cause: Cause::TokenRejected };
             let record = self.queue.end_row(row.delivery, row.place, end);
-            record.into_iter().for_each(|record| self.record(record, None));
+            record.into_iter().for_each(|record| self.record(record, None, None));
         }
     }
 

@@ -245,7 +245,7 @@ impl Dispatch {
         for scope in self.sweeper.swept(now, sweep, swept, others) {
             let waiting = self.queue.end_covered(now, scope);
             if !waiting.is_empty() {
-                waiting.into_iter().for_each(|record| self.record(record, None));
+                waiting.into_iter().for_each(|record| self.record(record, None, None));
                 self.sweeper.durable(scope, now + LOOK_AGAIN);
             } else if let Some(made) = self.sweeper.cuts.remove(&scope) {
                 self.queue.forget_cut(scope, made.upto);

@@ -208,7 +208,7 @@ fn settings(lane: u64) -> LaneSettings {
 
 fn finished(delivery: DeliveryId, cause: Cause) -> Event {
     let verdict = Verdict { class: cause.class(), cause, status: None, retry_after: None };
-    Event::Finished(vec![Finished { delivery, verdict, took: Duration::ZERO }])
+    Event::Finished(vec![Finished { delivery, verdict, took: Duration::ZERO, excerpt: None }])
 }
 
 const EVERYTHING: Pause = Pause::new(PauseScope::All, None);

@@ -296,7 +296,7 @@ async fn give_up(process: &Process, lane: LaneId) -> Delivery {
         pauses_lane: false,
         ends_endpoint: false,
     };
-    let settlement = Settlement { record, epoch: process.session.epoch, attempt: None };
+    let settlement = Settlement { record, epoch: process.session.epoch, attempt: None, excerpt: None };
     let settled = process.store.settle(process.session, vec![settlement]).await.expect("it settles");
     assert_eq!(settled, [Settled::Done]);
     delivery

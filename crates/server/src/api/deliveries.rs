@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use bytes::Bytes;
 use http::{StatusCode, Uri};
 use posthaste_core::Why;
 use posthaste_core::delivery::Delivery;
@@ -11,6 +12,7 @@ use posthaste_core::policy::nearest;
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Sees, View};
@@ -19,7 +21,8 @@ use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, json, no_body, no_parameters, switch};
+use super::messages::content;
+use super::{Answer, Api, Named, json, no_body, switch};
 use crate::problem::{Code, Problem};
 use crate::{duration, value};
 
@@ -32,11 +35,15 @@ pub async fn show<S: Store, C: Clock>(
     Named(public_id): Named,
     uri: Uri,
 ) -> Answer {
-    no_parameters(&uri)?;
+    let wants_content = content(&uri)?;
+    if wants_content {
+        caller.may(Scope::Privacy)?;
+    }
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
-    shown(&api, &caller, public_id, accepted_at, &view).await
+    let excerpts = if wants_content { api.engine.excerpts(DeliveryId(key)).await? } else { Vec::new() };
+    shown(&api, &caller, (public_id, accepted_at), &view, &excerpts).await
 }
 
 /// `GET /v1/deliveries`.
@@ -122,16 +129,16 @@ pub async fn retry<S: Store, C: Clock>(
         let detail = format!("the delivery is {state}, and that is an end; POST /v1/replays gives it another life");
         return Err(Problem::new(Code::DeliveryEnded, detail));
     }
-    shown(&api, &caller, public_id, accepted_at, &view).await
+    shown(&api, &caller, (public_id, accepted_at), &view, &[]).await
 }
 
 /// One delivery with everything that is known of it.
 async fn shown<S: Store, C: Clock, const SCOPE: u8>(
     api: &Api<S, C>,
     caller: &Caller<SCOPE>,
-    public_id: String,
-    accepted_at: Timestamp,
+    (public_id, accepted_at): (String, Timestamp),
     view: &View,
+    excerpts: &[(u16, Bytes)],
 ) -> Answer {
     let endpoint = api.engine.endpoint(caller.sees(), view.shown.delivery.lane.endpoint()).await?;
     let endpoint = endpoint.ok_or_else(|| Problem::no_such("delivery"))?;
@@ -140,7 +147,13 @@ async fn shown<S: Store, C: Clock, const SCOPE: u8>(
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
     let ids = Ids { id: public_id, message, endpoint };
     let delivery = &view.shown.delivery;
-    let attempts: Vec<ShownAttempt> = view.shown.attempts.iter().map(|one| ShownAttempt::of(one, delivery)).collect();
+    let attempt = |one: &Attempt| {
+        // What a receiver answers is no more to be trusted to be text than to be anything else.
+        let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
+        let response = excerpt.map(|(_, excerpt)| String::from_utf8_lossy(excerpt).into_owned());
+        ShownAttempt { response, ..ShownAttempt::of(one, delivery) }
+    };
+    let attempts: Vec<ShownAttempt> = view.shown.attempts.iter().map(attempt).collect();
     Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, view, attempts)))
 }
 
@@ -176,6 +189,9 @@ struct ShownAttempt {
     duration: String,
     status: Option<u16>,
     cause: &'static str,
+    /// How the receiver's answer begins, where it was no success and content is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<String>,
     /// When the next one is due, while that is ahead.
     next_due: Option<String>,
 }
@@ -229,6 +245,7 @@ impl ShownAttempt {
             duration: duration::write(attempt.took),
             status: attempt.status,
             cause: attempt.cause.code(),
+            response: None,
             next_due: due.map(value::write_time),
         }
     }

@@ -130,8 +130,8 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, payload, compact }))
 }
 
-/// Whether the payload is asked for.
-fn content(uri: &Uri) -> Result<bool, Problem> {
+/// Whether what is under seal is asked for.
+pub(super) fn content(uri: &Uri) -> Result<bool, Problem> {
     match parameters(uri, &["content"])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),

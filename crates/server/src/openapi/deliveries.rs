@@ -10,6 +10,7 @@ const ATTEMPT: Shape = Shape::Object(&[
     need("duration", Shape::Duration, ""),
     null("status", Shape::Whole, "what the receiver answered, if it did"),
     need("cause", Shape::Text, "how it ended"),
+    may("response", Shape::Text, "how the answer begins, of one that failed, where content is asked for"),
     null("next_due", Shape::Time, "when the next one is due, while that is ahead"),
 ]);
 
@@ -72,6 +73,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )]),
     Operation::get("/v1/deliveries/{id}", "Shows a delivery with every attempt, and why it waits")
         .scope("read")
+        .parameters(&[may("content", Shape::Truth, "whether answers come along; needs the scope privacy too")])
         .answers(&[answer(200, "The delivery.", &SHOWN)]),
     Operation::post("/v1/deliveries/{id}/retry", "Sends a delivery now that waits for its time; the gates still hold")
         .scope("replay")

@@ -131,6 +131,28 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
 }
 
 #[tokio::test]
+async fn what_a_receiver_said_of_a_failed_attempt_is_shown_to_whoever_may_see_content() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+    let mut request = [0; 4_096];
+    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let body = format!("no such field: {}", "x".repeat(2_000));
+    let head = format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).await.expect("somebody reads it");
+    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+    while server.get(&path).await.text("state") != "dead" {}
+    let without = server.get(&path).await;
+    assert_eq!(without.body["attempts"][0].get("response"), None, "{}", without.body);
+    let shown = server.get(&format!("{path}?content=true")).await;
+    assert_eq!(shown.body["attempts"][0]["response"], body[..1_024], "its first bytes");
+    assert_eq!(server.get(&format!("{path}?content=maybe")).await.problem(), (400, "invalid_parameter", ""));
+}
+
+#[tokio::test]
 async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;

@@ -13,7 +13,8 @@ use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
     Acceptance, Accepted, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, FirstAnswer, HistoryFilter,
-    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope, ReplayWhat, Whom,
+    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope, ReplayWhat, Settlement,
+    Whom,
 };
 use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
 use crate::{Store, StoreError};
@@ -87,12 +88,14 @@ impl<S: Store> Case<S> {
     }
 
     async fn dies(&self, delivery: &Delivery) {
-        self.settle_done(self.attempted(
-            delivery,
-            State::Dead { at: after(9), cause: Cause::NotFound },
-            Cause::NotFound,
-        ))
-        .await;
+        let dead = State::Dead { at: after(9), cause: Cause::NotFound };
+        let settlement = self.attempted(delivery, dead, Cause::NotFound);
+        self.settle_done(Settlement { excerpt: Some("nobody is here".into()), ..settlement }).await;
+    }
+
+    /// How many answers to a delivery's attempts can be read.
+    async fn excerpts_of(&self, delivery: &Delivery) -> usize {
+        self.done("excerpts", self.store.excerpts(delivery.id).await).len()
     }
 
     async fn replayed(&self, old: &Delivery) -> Delivery {
@@ -155,8 +158,11 @@ pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) 
     let again = case.replayed(&dead).await;
     let stays = case.accept_about("bob", Draft::to(1)).await;
     case.dies(&stays).await;
+    case.same("what was answered", case.excerpts_of(&dead).await, 1);
     let erasure = case.erase_subject(ANN).await;
+    case.same("cannot be read at once", case.excerpts_of(&dead).await, 0);
     let done = case.finish(erasure, &[]).await;
+    case.same("nor later", (case.excerpts_of(&dead).await, case.excerpts_of(&stays).await), (0, 1));
     case.same("counted", (done.messages, done.deliveries), (4, 5));
     case.same("done", done.done, Some(after(60)));
     case.same("and nothing more to do", case.done("unfinished", case.store.unfinished_erasures(9).await), vec![]);

@@ -220,6 +220,7 @@ impl<S: Store> Case<S> {
                 ends_endpoint: false,
             },
             epoch: self.session().epoch,
+            excerpt: None,
             attempt: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, LaneId};
@@ -40,6 +41,29 @@ pub(super) async fn an_end_without_an_attempt_is_kept_as_one<S: Store>(case: &Ca
     let shown = case.shown(delivery.id, NOW).await;
     case.same("the delivery", shown.delivery, ended);
     case.check(shown.attempts.is_empty(), "it was never tried");
+}
+
+pub(super) async fn how_an_answer_began_is_kept_with_its_attempt<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let excerpts = async |id| case.done("excerpts", case.store.excerpts(id).await);
+    let first =
+        case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Unavailable);
+    let first = Settlement { excerpt: Some(Bytes::from_static(b"come back \xff")), ..first };
+    case.settle_done(first.clone()).await;
+    let tried = case.shown(delivery.id, NOW).await.delivery;
+    case.same("of a retry", excerpts(delivery.id).await, vec![(1, Bytes::from_static(b"come back \xff"))]);
+    case.same("twice is once", case.settle(first).await, Settled::Stale);
+    let last = case.attempted(&tried, dead(after(2)), Cause::NotFound);
+    case.settle_done(Settlement { excerpt: Some(Bytes::from_static(b"who?")), ..last }).await;
+    let both = vec![(1, Bytes::from_static(b"come back \xff")), (2, Bytes::from_static(b"who?"))];
+    case.same("and of the end", excerpts(delivery.id).await, both);
+    let fine = case.accept_one(Draft::to(1)).await;
+    case.settle_done(case.attempted(&fine, State::Delivered { at: NOW }, Cause::Ok)).await;
+    case.same("nothing of what went well", excerpts(fine.id).await, Vec::new());
+}
+
+fn dead(at: Timestamp) -> State {
+    State::Dead { at, cause: Cause::NotFound }
 }
 
 pub(super) async fn a_retry_waits_with_all_it_needs<S: Store>(case: &Case<S>) {

@@ -130,6 +130,7 @@ impl Memory {
     pub(super) fn let_outcome_go(&mut self, id: DeliveryId) {
         self.ended.remove(&id);
         self.attempts.remove(&id);
+        self.excerpts.retain(|(of, _), _| *of != id);
         self.dead.let_go(id);
         self.jobs.forget_life(id);
         self.gone.deliveries.insert(id);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
@@ -266,6 +267,10 @@ impl Archive for MemoryStore {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         Ok(self.lock().delivery(id, now))
+    }
+
+    async fn excerpts(&self, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
+        Ok(self.lock().excerpts(id))
     }
 
     async fn deliveries(

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
-use super::{Sqlite, derived, journal, list, retention, show};
+use super::{Sqlite, derived, excerpt, journal, list, retention, show};
 use crate::journal::Entries;
 use crate::row::{
     HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
@@ -26,6 +27,11 @@ impl Archive for Sqlite {
 
     async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
+    }
+
+    async fn excerpts(&self, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| excerpt::of(conn, &vault, id)).await
     }
 
     async fn deliveries(

@@ -304,6 +304,7 @@ fn history(conn: &Connection, old: i64, after: i64) -> Result<Look, StoreError> 
 pub(super) fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM attempt WHERE delivery = ?1")?.execute([id])?;
+    conn.prepare_cached("DELETE FROM excerpt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM dead_letter WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM replay_life WHERE old = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM history WHERE lane = ?1 AND delivery = ?2")?.execute((lane, id)).map(drop)

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{JobId, Key, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::KeyId;
@@ -233,6 +233,28 @@ impl Vault {
         text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?).map(Some)
     }
 
+    /// How an answer begins, under the key of the message that was sent; `None` when that is destroyed.
+    pub(super) fn seal_excerpt(
+        &self,
+        conn: &Connection,
+        place: (TenantId, DeliveryId, u16),
+        head: &[u8],
+        excerpt: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.by_id(conn, key_of(head)?)?.map(|key| key.seal(&excerpt_spot(place), excerpt)))
+    }
+
+    /// The same as it came; `None` when its key is destroyed.
+    pub(super) fn open_excerpt(
+        &self,
+        conn: &Connection,
+        place: (TenantId, DeliveryId, u16),
+        sealed: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(key) = self.by_id(conn, key_of(sealed)?)? else { return Ok(None) };
+        opened(&key, &excerpt_spot(place), sealed, "how an answer began").map(Some)
+    }
+
     /// Why somebody asked for a replay, as its row has it.
     pub(super) fn seal_reason(
         &self,
@@ -411,6 +433,11 @@ fn event_type_spot(tenant: TenantId) -> Spot {
 
 fn seal_event_type(own: &SealingKey, tenant: TenantId, text: &str) -> String {
     STANDARD_NO_PAD.encode(own.seal_alike(&event_type_spot(tenant), text.as_bytes()))
+}
+
+fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> Spot {
+    let part = Object::Part(delivery.raw(), number.into());
+    Spot::new(Whose::Tenant(tenant.raw()), Field::ResponseExcerpt, part)
 }
 
 fn answer_spot(tenant: TenantId, key: KeyHash) -> Spot {

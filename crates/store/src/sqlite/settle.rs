@@ -8,7 +8,7 @@ use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
 use super::dead_letter::Files;
-use super::pause;
+use super::{excerpt, pause};
 use crate::journal::{Entries, Entry, leaves_entry};
 use crate::row::{Attempt, PauseScope, Session, Settled, Settlement};
 
@@ -71,6 +71,9 @@ impl<'c> Settle<'c> {
             let mine = settlement.epoch == session.epoch;
             let mac = macs.get(place).and_then(Option::as_ref);
             let done = mine && self.change(&settlement.record, settlement.attempt.as_ref(), mac)?;
+            if done {
+                excerpt::keep(self.conn, settlement)?;
+            }
             let entry = if leaves_entry(settlement) { next.next() } else { None };
             match entry {
                 Some(index) if done => journal.push_from(prepared, index),

@@ -277,6 +277,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
             ends_endpoint: false,
         },
         epoch: session.epoch,
+        excerpt: None,
         attempt: Some(Attempt {
             number: 1,
             at: NOW,

@@ -81,6 +81,7 @@ impl Filled {
                         ends_endpoint: false,
                     },
                     epoch: self.session.epoch,
+                    excerpt: None,
                     attempt: Some(attempt),
                 }
             })

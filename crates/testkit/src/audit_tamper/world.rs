@@ -164,7 +164,7 @@ async fn settled(
         pauses_lane: false,
         ends_endpoint: false,
     };
-    let settlement = Settlement { record, epoch: session.epoch, attempt: Some(attempt) };
+    let settlement = Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: None };
     _ = store.settle(session, vec![settlement]).await?;
     Ok(next)
 }

@@ -459,7 +459,7 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp) -> Settlement {
         pauses_lane: false,
         ends_endpoint: false,
     };
-    Settlement { record, epoch: session.epoch, attempt: Some(attempt) }
+    Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: None }
 }
 
 async fn wait(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), CannotRun> {

@@ -198,7 +198,7 @@ impl World {
             let answer = self.receiver.answer(now, start.probe);
             self.tally.sent(number(delivery), now, answer.verdict.class == Class::Delivered);
             self.requests += 1;
-            let finished = Finished { delivery, verdict: answer.verdict, took: answer.after };
+            let finished = Finished { delivery, verdict: answer.verdict, took: answer.after, excerpt: None };
             self.answers.insert((self.now + answer.after, self.requests), finished);
         }
         self.leaving = leaving;

@@ -136,7 +136,7 @@ impl Mint {
             pauses_lane: false,
             ends_endpoint: false,
         };
-        Some(Settlement { record, epoch: self.session.epoch, attempt: Some(attempt) })
+        Some(Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None })
     }
 
     fn bare(&self, id: MessageId, tenant: TenantId, at: Timestamp) -> Message {

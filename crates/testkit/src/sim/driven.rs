@@ -311,7 +311,7 @@ impl Transport for Wires {
         let fate = lock(&self.shared.wire).send(at, stamped, &send.start, recorded);
         self.under_way.push(Box::pin(async move {
             sleep(fate.after).await;
-            (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after })
+            (fate.request, Finished { delivery, verdict: fate.verdict, took: fate.after, excerpt: None })
         }));
         if let Some(after) = fate.receipt_after
             && outsider::wants_receipt(&lock(&self.shared.history), delivery)

@@ -76,6 +76,7 @@ pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) ->
             delivery,
         },
         epoch: session.epoch - outcome.epoch_off,
+        excerpt: None,
         attempt: tried.then_some(Attempt { number: attempts, at: due, took, cause, status: Some(200 + attempts) }),
     }
 }

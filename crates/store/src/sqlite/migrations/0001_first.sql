@@ -170,6 +170,15 @@ CREATE TABLE attempt (
   PRIMARY KEY (delivery, late, place)
 ) STRICT, WITHOUT ROWID;
 
+-- How receivers' answers to attempts that failed begin.
+CREATE TABLE excerpt (
+  delivery INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  tenant INTEGER NOT NULL,
+  sealed BLOB NOT NULL,                      -- as its message is
+  PRIMARY KEY (delivery, number)
+) STRICT, WITHOUT ROWID;
+
 -- What was given up, numbered in the order of filing: a number is never used again, so that a purge
 -- can say what was there when it was asked for.
 CREATE TABLE dead_letter (

@@ -98,7 +98,7 @@ impl World<'_> {
             return false;
         }
         let delivery = send.start.delivery;
-        let finished = Finished { delivery, verdict: Verdict::of(Cause::Erased), took: Duration::ZERO };
+        let finished = Finished { delivery, verdict: Verdict::of(Cause::Erased), took: Duration::ZERO, excerpt: None };
         let (life, wait) = (self.life, self.rng.i64(1..4));
         self.after(wait, Ahead::Finished(life, None, finished));
         true

@@ -99,7 +99,7 @@ impl World<'_> {
                 let recorded = outsider::recorded(&self.disk.lock(), delivery, stamped);
                 let fate = self.wire.send(now, stamped, &send.start, recorded);
                 self.note(2, delivery.raw() ^ u64::from(send.start.attempt) << 56);
-                let finished = Finished { delivery, verdict: fate.verdict, took: fate.after };
+                let finished = Finished { delivery, verdict: fate.verdict, took: fate.after, excerpt: None };
                 self.after(ms(fate.after), Ahead::Finished(life, fate.request, finished));
                 if let Some(after) = fate.receipt_after
                     && outsider::wants_receipt(&self.history, delivery)

@@ -13,12 +13,33 @@ use crate::time::Timestamp;
 /// Far longer than an accept takes from reading its endpoints to the loop.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(300);
 
+/// How new settings are: by what their owner changed, and by the rules they share with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Version {
+    own: u32,
+    rules: u64,
+}
+
+impl Version {
+    fn of(settings: &LaneSettings) -> Self {
+        Self { own: settings.version, rules: settings.rules }
+    }
+
+    fn is_newer(self, other: Self) -> bool {
+        self.own > other.own || self.rules > other.rules
+    }
+
+    fn newest(self, other: Self) -> Self {
+        Self { own: self.own.max(other.own), rules: self.rules.max(other.rules) }
+    }
+}
+
 /// Versions that were told of, for a while. What was never changed is not among them: nothing is older.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    versions: IdMap<LaneId, u32>,
+    versions: IdMap<LaneId, Version>,
     /// In the order they were told of.
-    order: VecDeque<(Timestamp, LaneId, u32)>,
+    order: VecDeque<(Timestamp, LaneId, Version)>,
 }
 
 impl Told {
@@ -33,16 +54,17 @@ impl Told {
                 self.versions.remove(&lane);
             }
         }
-        let told = self.versions.get(&settings.lane).copied().unwrap_or(0);
-        if settings.version > told {
-            self.versions.insert(settings.lane, settings.version);
-            self.order.push_back((now, settings.lane, settings.version));
+        let told = self.versions.get(&settings.lane).copied().unwrap_or_default();
+        if Version::of(settings).is_newer(told) {
+            let newest = told.newest(Version::of(settings));
+            self.versions.insert(settings.lane, newest);
+            self.order.push_back((now, settings.lane, newest));
         }
     }
 
     /// Whether newer settings were told of.
     pub(super) fn are_older(&self, settings: &LaneSettings) -> bool {
-        self.versions.get(&settings.lane).is_some_and(|told| *told > settings.version)
+        self.versions.get(&settings.lane).is_some_and(|told| told.is_newer(Version::of(settings)))
     }
 
     #[cfg(test)]

@@ -25,6 +25,19 @@ fn settings_from_before_a_change_are_not_taken_over_though_their_lane_was_forgot
 }
 
 #[test]
+fn the_same_holds_for_rules_that_lanes_share() {
+    let mut queue = Queue::new(Limits::default());
+    let ruled = |rules, disabled| Arc::new(LaneSettings { rules, ..(*version(1, disabled)).clone() });
+    queue.tell_lane(NOW, &ruled(2, true));
+    queue.forget_idle_lane(LANE, NOW);
+    queue.set_lane(NOW, &ruled(1, false));
+    assert_eq!(queue.admit(NOW, delivery(1), Place::Ready), Admission::Taken);
+    assert!(queue.lacks_settings(LANE), "they are asked for");
+    queue.tell_lane(NOW, &ruled(2, false));
+    assert!(matches!(queue.next(NOW, ROLL), Some(Pick::Send(_))));
+}
+
+#[test]
 fn a_version_is_remembered_until_everything_from_before_it_has_arrived() {
     let mut queue = Queue::new(Limits::default());
     for lane in 0..100 {

@@ -12,6 +12,7 @@ mod endpoint_fields;
 pub mod endpoints;
 pub mod health;
 mod idempotency;
+mod in_progress;
 pub mod keys;
 mod list;
 pub mod master_key;
@@ -171,6 +172,8 @@ routes! {
 /// Every route, and what is told of any other.
 fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     let router = routed().fallback(async |uri: Uri| Problem::no_route(&uri));
+    let twins = Arc::<in_progress::InProgress>::default();
+    let router = router.layer(middleware::from_fn_with_state(twins, in_progress::one_by_one));
     let router = if access_log::is_read() { router.layer(middleware::from_fn(access_log::write)) } else { router };
     router.with_state(api)
 }

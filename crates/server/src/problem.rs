@@ -62,6 +62,7 @@ codes! {
     PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
     IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
+    IdempotencyInProgress "idempotency_in_progress" CONFLICT "the first request with the key is still running";
     DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
     ReplayEnded "replay_ended" CONFLICT "the replay has ended";
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";

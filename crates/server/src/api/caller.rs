@@ -20,7 +20,7 @@ use super::Api;
 use super::endpoint_fields::Sight;
 use crate::problem::{Code, Problem};
 
-const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
+pub(super) const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
 /// Whether callers need a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

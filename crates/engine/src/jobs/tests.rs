@@ -15,6 +15,7 @@ use posthaste_store::{
     Accepted, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
 };
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SystemClock;
@@ -73,18 +74,30 @@ impl Process {
         }
     }
 
-    /// Carries jobs out until so many things have happened, and dies.
-    async fn work(&self, happenings: usize) {
+    /// Carries jobs out until so many things have happened, or this one is done.
+    async fn work(&self, happenings: usize, id: JobId) {
         let mut run = Box::pin(self.jobs().run(CancellationToken::new()));
         let mut polls = 0;
-        poll_fn(|context| {
+        let dies = poll_fn(|context| {
             polls += 1;
             if polls > happenings {
                 return Poll::Ready(());
             }
             run.as_mut().poll(context)
-        })
-        .await;
+        });
+        // A task of its own: its looks are no happenings.
+        let store = Arc::clone(&self.store);
+        let mut done = JoinSet::new();
+        done.spawn(async move {
+            while store.job(id).await.is_ok_and(|job| job.is_some_and(|job| job.state != JobState::Done)) {
+                tokio::task::yield_now().await;
+            }
+        });
+        tokio::select! {
+            biased;
+            () = dies => {}
+            _ = done.join_next() => {}
+        }
     }
 
     async fn die(self) {
@@ -142,7 +155,7 @@ async fn until_done(folder: &TempDir, id: JobId) -> (Process, usize) {
         if process.job(id).await.state == JobState::Done {
             return (process, deaths);
         }
-        process.work(4 + 2 * deaths).await;
+        process.work(4 + deaths * deaths, id).await;
         process.die().await;
         deaths += 1;
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, Shard, TenantId};
 use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
@@ -28,9 +29,9 @@ use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::{
-    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Directory, Endpoint, EndpointTls,
-    FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Session,
-    Settlement, SigningSecret,
+    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, EndpointTls,
+    FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, Pause, PauseScope,
+    ReplayWhat, Session, Settlement, SigningSecret,
 };
 
 use crate::master_key;
@@ -118,6 +119,9 @@ impl Plant {
         }
         for endpoint in &endpoints {
             self.ask_for_dead_letters(endpoint.tenant).await?;
+            let reason = Some(self.canary("reason"));
+            let pause = Pause { reason, ..Pause::new(PauseScope::Tenant(endpoint.tenant), None) };
+            self.store.pause(self.session, pause).await?;
         }
         Ok(())
     }
@@ -154,6 +158,21 @@ impl Plant {
         Idempotency { tenant, key: KeyHash(random::bytes()), digest: random::bytes(), answer, at: NOW }
     }
 
+    /// All that may be said of a message beside what it says itself.
+    fn details(&mut self) -> Details {
+        Details {
+            labels: vec![(self.canary("label"), self.canary("label"))],
+            region: Some(self.canary("region")),
+            cost_center: Some(self.canary("cost")),
+            audience: Audience {
+                subjects: vec![self.canary("audience")],
+                tags: vec![self.canary("tag")],
+                ..Audience::default()
+            },
+            ..Details::default()
+        }
+    }
+
     /// A message that is given up: what it says stays for as long as its dead letter.
     async fn message(&mut self, number: u64, endpoint: &Endpoint) -> Result<(), CannotRun> {
         let id = MessageId(self.key(2));
@@ -162,6 +181,7 @@ impl Plant {
         message.correlation_id = Some(self.canary("correlation"));
         message.subject = number.is_multiple_of(2).then(|| self.canary("subject"));
         message.compact = number.is_multiple_of(4).then(|| self.canary("compact").into_bytes().into());
+        message.details = Some(Box::new(self.details()));
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id.into(), Tier::Promotional, NOW);
         let lane = Arc::new(LaneSettings::new(endpoint.id.into(), endpoint.tenant, Arc::default()));
         let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);

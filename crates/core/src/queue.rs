@@ -119,7 +119,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 1_024, per_queue: 1_024, window: 65_536, care: Care::On }
+        Self { slots: 1_024, per_queue: 512, window: 65_536, care: Care::On }
     }
 }
 

@@ -150,6 +150,8 @@ fn is_good(answer: &Answer, status: u16) -> bool {
     let declared = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_declared = match status {
         204 => answer.body.is_empty(),
+        // Where what is there cannot be done any more, that is the right answer.
+        409 => declared == "application/problem+json",
         _ => !declared.is_empty() && declared != "application/problem+json",
     };
     answer.status == status && is_declared && answer.headers.contains_key("request-id")

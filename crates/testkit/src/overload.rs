@@ -35,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Four attempts at once, each of some 25 ms: about 160 a second.
 const IN_FLIGHT: u32 = 4;
 const TAKES: std::ops::Range<Duration> = Duration::from_millis(20)..Duration::from_millis(40);
+/// Once it is over.
+const IN_FLIGHT_AFTER: u32 = 128;
 /// Messages a second that the tenant with a quota may send.
 const QUOTA: u32 = 100;
 /// More than anybody sends here.
@@ -59,7 +61,7 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     let launch = Launch::new(binary, folder.path());
     let server = launch.start()?;
     let counter = Counter::start(Manners { takes: TAKES, fails_one_in: None }).await?;
-    prepare(&server, &counter).await?;
+    let endpoints = prepare(&server, &counter).await?;
     let crowds = crowds().map(|(name, load)| (name, Producers::start(&load, server.address)));
     let before = counter.seens().messages();
     let memory = Memory::of(&server, lasts).await?;
@@ -71,7 +73,8 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     }
     eprintln!("{offered} handed in, {delivered} delivered in {lasts:?}; {memory}");
 
-    // The overload is over: receivers are quick again, and everything promised has to come.
+    // The overload is over: receivers are quick again, many at a time, and everything promised has to come.
+    widen(&server, &endpoints).await?;
     counter.behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
     let mut unpromised = 0;
     for (_, crowd) in crowds {
@@ -112,8 +115,9 @@ fn crowds() -> [(&'static str, Load); 3] {
 }
 
 /// Makes the tenants, each with its endpoint.
-async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<()> {
+async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'static str, String)>> {
     let mut line = Line::open(server.address).await?;
+    let mut endpoints = Vec::new();
     let endpoint = format!("{{\"url\":\"{}\",\"max_in_flight\":{IN_FLIGHT}}}", counter.url());
     for (tenant, _) in crowds() {
         let quota = if tenant == WITH_QUOTA { QUOTA } else { NO_QUOTA };
@@ -121,7 +125,21 @@ async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<()> {
         line.call(Method::POST, "/v1/tenants", &[], terms).await?.expect(StatusCode::CREATED)?;
         let whose = [("posthaste-tenant", tenant)];
         let made = line.call(Method::POST, "/v1/endpoints", &whose, endpoint.clone()).await?;
-        made.expect(StatusCode::CREATED)?;
+        let made = made.expect(StatusCode::CREATED)?;
+        let id = made.text("id").ok_or_else(|| io::Error::other("an endpoint without an id"))?;
+        endpoints.push((tenant, id.to_owned()));
+    }
+    Ok(endpoints)
+}
+
+/// Lets the endpoints take many at a time.
+async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> io::Result<()> {
+    let mut line = Line::open(server.address).await?;
+    for (tenant, id) in endpoints {
+        let (path, whose) = (format!("/v1/endpoints/{id}"), [("posthaste-tenant", *tenant)]);
+        let changed =
+            line.call(Method::PATCH, &path, &whose, format!("{{\"max_in_flight\":{IN_FLIGHT_AFTER}}}")).await?;
+        changed.expect(StatusCode::OK)?;
     }
     Ok(())
 }

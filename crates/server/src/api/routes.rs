@@ -17,7 +17,7 @@ use posthaste_engine::clock::Clock;
 use posthaste_store::Store;
 
 use super::caller::{Caller, Door, SEND};
-use super::{Answer, Api, access_log, batch, health, messages, origin, router};
+use super::{Answer, Api, access_log, batch, health, idempotency, messages, origin, router};
 use crate::problem::Problem;
 use crate::room::{NoRoom, Room};
 use crate::served::Open;
@@ -78,7 +78,9 @@ impl<S: Store, C: Clock> Routes<S, C> {
         {
             return refused.into_response();
         }
-        if self.carries_load && request.method() == Method::POST {
+        // A request with a key of its own waits for its twins, which is a layer's work.
+        let is_keyed = request.headers().contains_key(idempotency::KEY);
+        if self.carries_load && request.method() == Method::POST && !is_keyed {
             match request.uri().path() {
                 messages::PATH => return self.sent(request, messages::send).await.into_response(),
                 batch::PATH => return self.sent(request, batch::send).await.into_response(),

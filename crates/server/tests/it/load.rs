@@ -5,13 +5,18 @@ use tokio::net::TcpStream;
 
 use crate::fixture::Server;
 
-/// Announces a body and gives the first line of what is said to that.
+/// Announces a body and gives what is said to that.
 async fn announce(server: &Server, bytes: usize) -> (TcpStream, String) {
-    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
     let head = format!(
         "POST /v1/messages/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n\
          expect: 100-continue\r\ncontent-length: {bytes}\r\n\r\n"
     );
+    send_head(server, &head).await
+}
+
+/// Sends a request's head and gives the head of what is said to it.
+async fn send_head(server: &Server, head: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
     stream.write_all(head.as_bytes()).await.expect("it is read");
     let mut said = Vec::new();
     while !said.ends_with(b"\r\n\r\n") {
@@ -44,4 +49,20 @@ async fn bodies_beyond_the_room_for_all_of_them_are_refused_before_they_are_read
             break;
         }
     }
+}
+
+#[tokio::test]
+async fn a_message_whose_twin_is_still_running_is_told_to_ask_again() {
+    let server = Server::start().await;
+    let begun = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                 idempotency-key: twin\r\nexpect: 100-continue\r\ncontent-length: 14\r\n\r\n";
+    // Its body is awaited: it is under way.
+    let (mut first, said) = send_head(&server, begun).await;
+    assert!(said.starts_with("http/1.1 100"), "{said}");
+    let (_, twin) = send_head(&server, begun).await;
+    assert!(twin.starts_with("http/1.1 409") && twin.contains("retry-after: 1\r\n"), "{twin}");
+    first.write_all(br#"{"payload": 1}"#).await.expect("it is read");
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 202", "the first is carried out");
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Endpoint, EndpointStatus, ListOrder, Message, Name, Shown, Store, StoreError};
@@ -25,6 +26,13 @@ pub enum Exported {
     Message(Arc<Message>),
     /// What became of the message that came last, which was accepted then: a delivery of it, with every attempt.
     Delivery(Shown, Timestamp),
+    /// How a receiver's answer to an attempt of the delivery that came last began: it may repeat what it was sent.
+    Excerpt {
+        /// Which attempt, from 1.
+        attempt: u16,
+        /// How it began.
+        bytes: Bytes,
+    },
 }
 
 /// An export under way: whose, and where it is. [`Engine::exported`] goes on with it.
@@ -70,7 +78,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 let is_full = shown.len() == DELIVERIES as usize;
                 let more = At::Deliveries(message, accepted_at, last);
                 export.at = if is_full { more } else { At::Messages(Some(message)) };
-                Ok(Some(shown.into_iter().map(|shown| Exported::Delivery(shown, accepted_at)).collect()))
+                let mut part = Vec::with_capacity(shown.len());
+                for shown in shown {
+                    let id = shown.delivery.id;
+                    part.push(Exported::Delivery(shown, accepted_at));
+                    let excerpts = self.store.excerpts(id).await?;
+                    part.extend(excerpts.into_iter().map(|(attempt, bytes)| Exported::Excerpt { attempt, bytes }));
+                }
+                Ok(Some(part))
             }
         }
     }

@@ -3,17 +3,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_core::id::{EndpointId, Key, MessageId};
-use posthaste_core::queue::Limits;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{EndpointId, Key, MessageId, Shard};
+use posthaste_core::queue::{Limits, Place, Record};
+use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Directory, Endpoint, MemoryStore, Pause, SigningSecret};
+use posthaste_store::{Attempt, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +115,7 @@ async fn exported(engine: &MemoryEngine, subject: &str) -> (Vec<Exported>, usize
 async fn bodies(engine: &MemoryEngine, subject: &str) -> Vec<Bytes> {
     let body = |one| match one {
         Exported::Message(message) => Some(message.body.clone()),
-        Exported::Delivery(..) | Exported::Endpoint(_) => None,
+        Exported::Delivery(..) | Exported::Endpoint(_) | Exported::Excerpt { .. } => None,
     };
     exported(engine, subject).await.0.into_iter().filter_map(body).collect()
 }
@@ -137,6 +141,7 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
                 assert!(accepted_at <= engine.now());
                 format!("delivery of {of} to {}", shown.delivery.lane.raw())
             }
+            Exported::Excerpt { .. } => panic!("nobody has answered"),
         });
     }
     let deliveries = |of: usize| (7..=9).map(move |lane| format!("delivery of {of} to {lane}"));
@@ -149,6 +154,37 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
     while let Some(part) = engine.exported(&mut others).await.expect("memory reads") {
         assert_eq!(part, [], "the same name of another tenant is another's");
     }
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_has_how_receivers_answered() {
+    let running = Running::start().await;
+    let engine = &running.engine;
+    running.put_endpoint(7, None).await;
+    running.accept("ann", "one").await;
+    let delivery = |one| match one {
+        Exported::Delivery(shown, _) => Some(shown.delivery),
+        _ => None,
+    };
+    let waiting = exported(engine, "ann").await.0.into_iter().find_map(delivery).expect("a delivery");
+    let at = engine.now();
+    let failed = Attempt { number: 1, at, took: Duration::ZERO, cause: Cause::Unavailable, status: Some(503) };
+    let state = State::Dead { at, cause: Cause::Unavailable };
+    let record = Record {
+        shard: Shard::of(waiting.lane),
+        delivery: Delivery { attempts: 1, state, ..waiting },
+        attempts_before: 0,
+        place: Place::Delayed,
+        pauses_lane: false,
+        ends_endpoint: false,
+    };
+    let bytes = Bytes::from_static(b"no such ann");
+    let epoch = engine.session.epoch;
+    let settlement = Settlement { record, epoch, attempt: Some(failed), excerpt: Some(bytes.clone()) };
+    engine.store.settle(engine.session, vec![settlement]).await.expect("memory takes it");
+    let told = exported(engine, "ann").await.0;
+    assert_eq!(told.last(), Some(&Exported::Excerpt { attempt: 1, bytes }));
     running.end().await;
 }
 

@@ -11,7 +11,7 @@ use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
 use posthaste_core::cause::Cause;
 use posthaste_core::classify::{BadOverride, Overrides};
 use posthaste_core::hold::Hold;
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::tier::Tier;
@@ -56,6 +56,8 @@ pub struct MadeEndpoint {
     pub endpoint: Endpoint,
     /// The id the world knows it by.
     pub public_id: String,
+    /// And whose it is.
+    pub tenant: Option<String>,
 }
 
 /// Why an endpoint was not made or changed.
@@ -129,7 +131,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             ..wished
         };
         let endpoint = self.checked(endpoint).await?;
-        let made = MadeEndpoint { public_id: self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at), endpoint };
+        let public_id = self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at);
+        let made = MadeEndpoint { public_id, tenant: self.tenant_public_id(endpoint.tenant).await?, endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
             EndpointPut::Done => Ok(Made::Now(made)),
@@ -251,11 +254,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let tenant: Option<TenantId> = match whose {
-            Sees::All => None,
-            Sees::Tenant(tenant) => Some(tenant),
-        };
-        self.store.list_endpoints(tenant, order, after, limit).await
+        self.store.list_endpoints(whose.tenant(), order, after, limit).await
     }
 
     /// What holds each of these lanes by somebody's word.

@@ -121,6 +121,14 @@ impl Sees {
     pub fn sees(self, tenant: TenantId) -> bool {
         self == Self::All || self == Self::Tenant(tenant)
     }
+
+    /// Whose alone; `None` where it is everybody's.
+    pub const fn tenant(self) -> Option<TenantId> {
+        match self {
+            Self::All => None,
+            Self::Tenant(tenant) => Some(tenant),
+        }
+    }
 }
 
 /// A delivery as the API shows it.

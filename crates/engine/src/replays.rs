@@ -74,15 +74,19 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.dead_letters(filter, order, after, limit).await
     }
 
-    /// A tenant's replays, from behind one.
+    /// The replays somebody sees, from behind one.
     pub async fn replays(
         &self,
-        tenant: TenantId,
+        whose: Sees,
         order: ListOrder,
         after: Option<JobId>,
         limit: u32,
     ) -> Result<Vec<Job>, StoreError> {
-        self.store.jobs(JobQuery::Replays(tenant, order), after, limit).await
+        let query = match whose {
+            Sees::All => JobQuery::EveryReplay(order),
+            Sees::Tenant(tenant) => JobQuery::Replays(tenant, order),
+        };
+        self.store.jobs(query, after, limit).await
     }
 
     /// Which of these deliveries a tenant has.

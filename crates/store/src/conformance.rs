@@ -116,6 +116,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         dead_letter:
             a_dead_end_files_a_letter_and_no_other_end_does
             dead_letters_are_found_by_every_filter
+            everybodys_dead_letters_are_one_list_found_by_every_filter
             a_list_goes_on_where_its_page_ended_in_both_orders
             a_small_purge_is_done_at_once_and_spares_what_dies_later
             a_large_purge_hides_at_once_and_is_swept_in_steps

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use posthaste_core::id::TenantId;
+
 use crate::StoreError;
 use crate::row::{Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept};
 
@@ -21,12 +23,13 @@ pub trait DeadLetters: Send + Sync + 'static {
     /// How many dead letters match, as far as it is worth counting.
     fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send;
 
-    /// Takes back every dead letter that matches and is filed by now: from the answer on it is not
-    /// listed and not replayed. What became of its delivery stays in the history. Its rows go at once
+    /// Takes back every dead letter of a tenant that matches and is filed by now: from the answer on it is
+    /// not listed and not replayed. What became of its delivery stays in the history. Its rows go at once
     /// where they are few, otherwise by [`DeadLetters::sweep_dead_letters`].
     fn purge_dead_letters(
         &self,
         session: Session,
+        tenant: TenantId,
         filter: DeadLetterFilter,
     ) -> impl Future<Output = Result<Count, StoreError>> + Send;
 

@@ -140,7 +140,7 @@ async fn ends(rows: u64, slices: usize, what: End) -> Findings {
 async fn purge(world: &World, slices: usize) -> Result<(Vec<Figure>, f64), CannotRun> {
     let target = Target(0);
     let filter = DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) };
-    let (took, counted) = world.purges(filter.clone()).await?;
+    let (took, counted) = world.purges(target.tenant(), filter.clone()).await?;
     let listed = world.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;
     let rate = median(&mut world.others_while_purged(slices, SLICE).await?);
     let removed = world.purges_on().await?;

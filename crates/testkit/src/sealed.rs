@@ -217,15 +217,7 @@ impl Plant {
 
     /// Lists, replays and purges name an event type.
     async fn ask_for_dead_letters(&mut self, tenant: TenantId) -> Result<(), CannotRun> {
-        let all = DeadLetterFilter {
-            tenant,
-            endpoint: None,
-            cause: None,
-            event_type: None,
-            tier: None,
-            since: None,
-            until: None,
-        };
+        let all = DeadLetterFilter::of(tenant);
         let filter = DeadLetterFilter { event_type: Some(self.canary("filter")), ..all.clone() };
         self.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;
         let id = JobId(self.key(1));
@@ -233,7 +225,7 @@ impl Plant {
         let reason = Some(self.canary("reason"));
         let replay = NewReplay { reason, ..NewReplay::new(id, tenant, NOW, what) };
         self.store.start_replay(self.session, replay).await?;
-        self.store.purge_dead_letters(self.session, filter).await?;
+        self.store.purge_dead_letters(self.session, tenant, filter).await?;
         let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
         let letter = page.letters.first().and_then(|letter| letter.event_type.clone());
         match letter {

@@ -306,7 +306,7 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
         Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone()).await?),
         Chore::Sweep(sweep) => write!(answer, "{:?}", store.sweep(session, *sweep, Vec::new()).await?),
         Chore::Purge => {
-            let count = store.purge_dead_letters(session, DeadLetterFilter::of(TENANT)).await?;
+            let count = store.purge_dead_letters(session, TENANT, DeadLetterFilter::of(TENANT)).await?;
             write!(answer, "{count:?}")
         }
         Chore::Retain => {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use http::Uri;
-use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
@@ -21,12 +20,11 @@ use crate::value;
 
 const FILTERS: [&str; 6] = ["endpoint", "cause", "event_type", "tier", "since", "until"];
 
-/// `GET /v1/dead-letters`.
+/// `GET /v1/dead-letters`. An operator sees everybody's, unless it names a tenant.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &FILTERS)?;
-    let tenant = caller.tenant_id()?;
-    let filter = filter(&api, tenant, &asked).await?;
-    let list = asked.list(&api, Sees::Tenant(tenant), &filter);
+    let filter = filter(&api, caller.sees(), &asked).await?;
+    let list = asked.list(&api, caller.sees(), &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
     let after = asked.cursor.as_ref().map(open).transpose()?;
     let after = after.map(|(at, number)| DeadLetterCursor { at, number });
@@ -41,25 +39,25 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 }
 
 /// Which dead letters a list asks for.
-async fn filter<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    tenant: TenantId,
-    asked: &Asked,
-) -> Result<DeadLetterFilter, Problem> {
-    let mut filter = DeadLetterFilter::of(tenant);
-    if let Some(named) = asked.filter("endpoint") {
-        filter.endpoint = Some(api.endpoint_named(Sees::Tenant(tenant), named).await?);
-    }
-    filter.cause = asked.cause()?;
-    filter.event_type = asked.filter("event_type").map(str::to_owned);
-    filter.tier = asked.tier()?;
-    filter.since = asked.time("since")?;
-    filter.until = asked.time("until")?;
-    Ok(filter)
+async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked) -> Result<DeadLetterFilter, Problem> {
+    let endpoint = match asked.filter("endpoint") {
+        Some(named) => Some(api.endpoint_named(whose, named).await?),
+        None => None,
+    };
+    Ok(DeadLetterFilter {
+        tenant: whose.tenant(),
+        endpoint,
+        cause: asked.cause()?,
+        event_type: asked.filter("event_type").map(str::to_owned),
+        tier: asked.tier()?,
+        since: asked.time("since")?,
+        until: asked.time("until")?,
+    })
 }
 
 #[derive(Serialize)]
 struct Shown {
+    tenant: Option<String>,
     delivery: String,
     message: String,
     endpoint: Option<String>,
@@ -80,6 +78,7 @@ impl Shown {
         let endpoint = api.engine.endpoint(Sees::Tenant(letter.tenant), letter.endpoint).await?;
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         Ok(Self {
+            tenant: api.engine.tenant_public_id(letter.tenant).await?,
             delivery: id(Kind::Delivery, letter.delivery.0),
             message: id(Kind::Message, letter.message.0),
             endpoint: endpoint

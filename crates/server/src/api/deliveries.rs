@@ -64,6 +64,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         let ids = Ids {
             id: id(Kind::Delivery, delivery.id.0),
+            tenant: api.engine.tenant_public_id(endpoint.endpoint.tenant).await?,
             message: id(Kind::Message, delivery.message.0),
             endpoint: api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at),
         };
@@ -142,10 +143,11 @@ async fn shown<S: Store, C: Clock, const SCOPE: u8>(
 ) -> Answer {
     let endpoint = api.engine.endpoint(caller.sees(), view.shown.delivery.lane.endpoint()).await?;
     let endpoint = endpoint.ok_or_else(|| Problem::no_such("delivery"))?;
+    let tenant = api.engine.tenant_public_id(endpoint.endpoint.tenant).await?;
     let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
-    let ids = Ids { id: public_id, message, endpoint };
+    let ids = Ids { id: public_id, tenant, message, endpoint };
     let delivery = &view.shown.delivery;
     let attempt = |one: &Attempt| {
         // What a receiver answers is no more to be trusted to be text than to be anything else.
@@ -160,6 +162,7 @@ async fn shown<S: Store, C: Clock, const SCOPE: u8>(
 /// The ids of a delivery and of what it joins.
 struct Ids {
     id: String,
+    tenant: Option<String>,
     message: String,
     endpoint: String,
 }
@@ -168,6 +171,7 @@ struct Ids {
 #[derive(Serialize)]
 struct Shown<A> {
     id: String,
+    tenant: Option<String>,
     message: String,
     endpoint: String,
     tier: &'static str,
@@ -206,7 +210,7 @@ pub(super) struct Waiting {
 
 impl<A> Shown<A> {
     fn of(ids: Ids, accepted_at: Timestamp, view: &View, attempts: A) -> Self {
-        let Ids { id, message, endpoint } = ids;
+        let Ids { id, tenant, message, endpoint } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
             Life::Delivered { at } => (Some(at), None),
@@ -216,6 +220,7 @@ impl<A> Shown<A> {
         let sent_at = view.shown.attempts.last().map(started);
         Self {
             id,
+            tenant,
             message,
             endpoint,
             tier: delivery.tier.name(),

@@ -175,10 +175,17 @@ fn max_in_flight(raw: &RawValue) -> Result<u16, String> {
     }
 }
 
+/// The ids of an endpoint and of whose it is.
+pub(super) struct Ids {
+    pub(super) id: String,
+    pub(super) tenant: Option<String>,
+}
+
 /// An endpoint as it is shown.
 #[derive(Serialize)]
 pub(super) struct Shown<'a> {
     pub(super) id: String,
+    tenant: Option<String>,
     uid: Option<&'a str>,
     channel: &'static str,
     url: String,
@@ -249,12 +256,14 @@ pub(super) enum Sight {
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn of(id: String, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
+    pub(super) fn of(ids: Ids, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
+        let Ids { id, tenant } = ids;
         let (status, status_reason) = status(endpoint, paused);
         let tls = &endpoint.tls;
         let value = |value: &'a String| if sight == Sight::Whole { value.as_str() } else { "…" };
         Self {
             id,
+            tenant,
             uid: endpoint.uid.as_deref(),
             channel: "webhook",
             url: if sight == Sight::Whole { endpoint.url.clone() } else { origin(&endpoint.url) },

@@ -17,7 +17,7 @@ use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, S
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ, SECRETS};
-use super::endpoint_fields::{self as fields_of, MAX_IN_FLIGHT, Shown, Sight, Signing};
+use super::endpoint_fields::{self as fields_of, Ids, MAX_IN_FLIGHT, Shown, Sight, Signing};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters, switch};
@@ -60,7 +60,8 @@ pub async fn make<S: Store, C: Clock>(
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
-    let shown = Shown::of(made.public_id.clone(), &made.endpoint, None, Sight::Whole);
+    let ids = Ids { id: made.public_id.clone(), tenant: made.tenant.clone() };
+    let shown = Shown::of(ids, &made.endpoint, None, Sight::Whole);
     let shown = shown.revealed(&made.endpoint.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
@@ -281,9 +282,9 @@ impl<'a> Secrets<'a> {
 /// `GET /v1/endpoints`. An operator sees everybody's, unless it names a tenant.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &["uid", "subject", "tags", "status"])?;
-    // An endpoint's id is a good cursor: sealed, and it stays valid.
-    let mut after = asked.after(&api, Kind::Endpoint)?.map(EndpointId);
     let filters = ["uid", "subject", "tags", "status"].map(|name| asked.filter(name));
+    let list = asked.list(&api, caller.sees(), &filters);
+    let mut after = asked.behind(&api, list)?.map(EndpointId);
     if let Some(status) = filters[3]
         && !["active", "paused", "disabled", "gone"].contains(&status)
     {
@@ -310,17 +311,12 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let is_cut = data.len() > limit;
     data.truncate(limit);
     // Behind the last one shown, or behind the last one looked at where a filter passed over the rest.
-    let last = if is_cut { data.last().map(|(last, _)| Arc::clone(last)) } else { None };
-    let next = match (last, after) {
-        (Some(last), _) => Some(public_id(&api, &last)),
-        (None, Some(after)) if more => found_id(&api, caller.sees(), after).await?,
-        _ => None,
-    };
-    let data: Vec<Shown<'_>> = data
-        .iter()
-        .map(|(endpoint, hold)| Shown::of(public_id(&api, endpoint), endpoint, *hold, caller.sight()))
-        .collect();
-    Ok(page(&uri, data, next))
+    let last = if is_cut { data.last().map(|(last, _)| last.id) } else { after.filter(|_| more) };
+    let mut shown = Vec::with_capacity(data.len());
+    for (endpoint, hold) in &data {
+        shown.push(Shown::of(ids(&api, endpoint).await?, endpoint, *hold, caller.sight()));
+    }
+    Ok(page(&uri, shown, last.map(|last| api.engine.cursor_behind(list, last.0))))
 }
 
 fn is_asked_for(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Option<&str>; 4]) -> bool {
@@ -338,9 +334,8 @@ async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) ->
     Ok(Arc::clone(&known.endpoint))
 }
 
-/// The public id of one that was just read.
-async fn found_id<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: EndpointId) -> Result<Option<String>, Problem> {
-    Ok(api.engine.endpoint(whose, id).await?.map(|known| public_id(api, &known.endpoint)))
+async fn ids<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Ids, Problem> {
+    Ok(Ids { id: public_id(api, endpoint), tenant: api.engine.tenant_public_id(endpoint.tenant).await? })
 }
 
 fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
@@ -351,5 +346,5 @@ async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &End
     let holds = api.engine.paused(vec![LaneId::from(endpoint.id)]).await;
     let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let hold = holds.into_iter().next().flatten();
-    Ok(json(StatusCode::OK, &Shown::of(public_id(api, endpoint), endpoint, hold, sight)))
+    Ok(json(StatusCode::OK, &Shown::of(ids(api, endpoint).await?, endpoint, hold, sight)))
 }

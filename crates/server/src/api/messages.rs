@@ -69,12 +69,8 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         (None, Some(correlation)) => Some(Name::Correlation(correlation.to_owned())),
         (None, None) => None,
     };
-    let tenant = match caller.sees() {
-        Sees::Tenant(tenant) => Some(tenant),
-        // Names are a tenant's own: the same one of another is another's.
-        Sees::All if name.is_some() => Some(caller.tenant_id()?),
-        Sees::All => None,
-    };
+    // Names are a tenant's own: the same one of another is another's.
+    let tenant = if name.is_some() { Some(caller.tenant_id()?) } else { caller.sees().tenant() };
     // Without one of its own, a message is known by its id: so a list by that finds it.
     let own = match &name {
         Some(Name::Correlation(id)) => api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)),
@@ -91,12 +87,15 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let list = asked.list(&api, caller.sees(), &filter);
     let after = asked.behind(&api, list)?.map(MessageId);
     let found = api.engine.messages(filter, asked.order, after, asked.limit).await?;
-    let mut data: Vec<Listed> = found.messages.iter().map(|message| Listed::of(&api, message)).collect();
+    let mut data = Vec::with_capacity(found.messages.len());
+    for message in &found.messages {
+        data.push(Listed::of(&api, message).await?);
+    }
     if let Some(own) = own.filter(|_| after.is_none())
         && let Some((message, _)) = api.engine.message(caller.sees(), own).await?
         && message.correlation_id.is_none()
     {
-        data.push(Listed::of(&api, &ListedMessage::of(&message)));
+        data.push(Listed::of(&api, &ListedMessage::of(&message)).await?);
     }
     Ok(page(&uri, data, found.next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
@@ -126,7 +125,7 @@ pub async fn show<S: Store, C: Clock>(
     let raw = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().and_then(|text| RawValue::from_string(text).ok());
     let payload = if wants_content { raw(&message.body) } else { None };
     let compact = if wants_content { message.compact.as_deref().and_then(raw) } else { None };
-    let listed = Listed::of(&api, &ListedMessage::of(&message));
+    let listed = Listed::of(&api, &ListedMessage::of(&message)).await?;
     Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, payload, compact }))
 }
 
@@ -185,6 +184,7 @@ impl<'a> Accepted<'a> {
 #[derive(Serialize)]
 struct Listed {
     id: String,
+    tenant: Option<String>,
     event_type: Option<String>,
     correlation_id: String,
     subject: Option<String>,
@@ -196,10 +196,11 @@ struct Listed {
 }
 
 impl Listed {
-    fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Self {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, Problem> {
         let id = api.engine.public_id(Kind::Message, message.id.0, message.at);
         let details = message.details.as_deref().cloned().unwrap_or_default();
-        Self {
+        Ok(Self {
+            tenant: api.engine.tenant_public_id(message.tenant).await?,
             event_type: message.event_type.clone(),
             correlation_id: message.correlation_id.clone().unwrap_or_else(|| id.clone()),
             subject: message.subject.clone(),
@@ -209,7 +210,7 @@ impl Listed {
             cost_center: details.cost_center,
             accepted_at: value::write_time(message.at),
             id,
-        }
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is said of dead letters.
 
-use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const FILTERS: &[Field] = &[
@@ -18,6 +18,7 @@ const FILTERS: &[Field] = &[
 const SHOWN: Shape = Shape::Named(
     "DeadLetter",
     &[
+        TENANT,
         need("delivery", Shape::Text, "which delivery was given up"),
         need("message", Shape::Text, ""),
         null("endpoint", Shape::Text, ""),

@@ -1,7 +1,7 @@
 //! What is said of deliveries.
 
 use super::document::WAITING;
-use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const ATTEMPT: Shape = Shape::Object(&[
@@ -31,6 +31,7 @@ const LISTED: Shape = Shape::Named(
     "ListedDelivery",
     &[
         need("id", Shape::Text, ""),
+        TENANT,
         need("message", Shape::Text, ""),
         need("endpoint", Shape::Text, ""),
         need("tier", Shape::Text, ""),
@@ -50,6 +51,7 @@ const SHOWN: Shape = Shape::Named(
     "Delivery",
     &[
         need("id", Shape::Text, ""),
+        TENANT,
         need("message", Shape::Text, ""),
         need("endpoint", Shape::Text, ""),
         need("tier", Shape::Text, ""),

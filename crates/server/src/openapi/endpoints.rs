@@ -1,6 +1,6 @@
 //! What is said of endpoints.
 
-use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const ORDERS: Shape = Shape::OneOf(&["fifo", "newest_first", "strict"]);
@@ -73,6 +73,7 @@ const SHOWN: Shape = Shape::Named(
     "Endpoint",
     &[
         need("id", Shape::Text, ""),
+        TENANT,
         null("uid", Shape::Name, ""),
         need("channel", Shape::Text, ""),
         need("url", Shape::Text, "whole for its tenant's own keys, up to the path for others"),

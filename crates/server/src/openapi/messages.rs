@@ -1,7 +1,7 @@
 //! What is said of messages.
 
 use super::document::WAITING;
-use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
+use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const TO: Shape = Shape::Object(&[
@@ -54,6 +54,7 @@ const SHOWN: Shape = Shape::Named(
     "Message",
     &[
         need("id", Shape::Text, ""),
+        TENANT,
         null("event_type", Shape::Text, ""),
         need("correlation_id", Shape::Text, ""),
         null("subject", Shape::Text, "whose data it is"),
@@ -80,6 +81,7 @@ const LISTED: Shape = Shape::Named(
     "ListedMessage",
     &[
         need("id", Shape::Text, ""),
+        TENANT,
         null("event_type", Shape::Text, ""),
         need("correlation_id", Shape::Text, ""),
         null("subject", Shape::Text, "whose data it is"),

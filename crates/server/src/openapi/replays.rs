@@ -1,6 +1,6 @@
 //! What is said of replays.
 
-use super::shape::{CURSOR, LIMIT, ORDER, Shape, may, need, null};
+use super::shape::{CURSOR, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const SELECT: Shape = Shape::Object(&[
@@ -55,7 +55,7 @@ const SHOWN: Shape = Shape::Named(
     "Replay",
     &[
         need("id", Shape::Text, ""),
-        null("tenant", Shape::Text, "whose"),
+        TENANT,
         need("state", Shape::OneOf(&["running", "paused", "done", "cancelled"]), ""),
         need("created_at", Shape::Time, ""),
         null("reason", Shape::Text, "as it was given"),

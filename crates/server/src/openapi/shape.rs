@@ -87,6 +87,9 @@ pub const ORDER: Field = may("order", Shape::OneOf(&["desc", "asc"]), "newest fi
 /// Where to go on.
 pub const CURSOR: Field = may("cursor", Shape::Text, "the next_cursor of the page before");
 
+/// Whose a row is, in lists that may be of many.
+pub const TENANT: Field = null("tenant", Shape::Text, "whose it is: the tenant's id, while there is such a tenant");
+
 impl Shape {
     /// Tells of every field in it, and in what is in it.
     pub fn each_field(&self, tell: &mut dyn FnMut(&Field)) {

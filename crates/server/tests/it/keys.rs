@@ -8,13 +8,13 @@ use posthaste_server::api::caller::Door;
 use crate::fixture::{Answer, Server};
 
 /// A server that asks for keys, with its first operator key.
-struct Locked {
-    server: Server,
-    operator: String,
+pub(crate) struct Locked {
+    pub(crate) server: Server,
+    pub(crate) operator: String,
 }
 
 impl Locked {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let server = Server::behind(Door::Locked).await;
         // Answered once the server is up: then the file is there.
         assert_eq!(server.get("/healthz").await.status, StatusCode::OK);
@@ -22,7 +22,7 @@ impl Locked {
         Self { server, operator: file.trim().to_owned() }
     }
 
-    async fn call(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
+    pub(crate) async fn call(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
         let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         if !key.is_empty() {
             request = request.header("authorization", format!("Bearer {key}"));
@@ -33,12 +33,12 @@ impl Locked {
         self.server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
     }
 
-    async fn operate(&self, method: Method, path: &str, body: &str) -> Answer {
+    pub(crate) async fn operate(&self, method: Method, path: &str, body: &str) -> Answer {
         self.call(&self.operator, "", method, path, body).await
     }
 
     /// A tenant with a key of these scopes: its id and the key.
-    async fn tenant(&self, uid: &str, scopes: &str) -> (String, String) {
+    pub(crate) async fn tenant(&self, uid: &str, scopes: &str) -> (String, String) {
         let made = self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid": "{uid}"}}"#)).await;
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
         let key = self.operate(Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;

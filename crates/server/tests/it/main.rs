@@ -10,6 +10,7 @@ mod load;
 mod messages;
 mod metrics;
 mod openapi;
+mod operator;
 mod policies;
 mod running;
 mod shape;

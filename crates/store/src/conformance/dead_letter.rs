@@ -29,6 +29,18 @@ impl<S: Store> Case<S> {
         delivery
     }
 
+    /// The same of a message of a tenant's with an event type.
+    async fn typed_dead(&self, tenant: TenantId, event_type: &str, draft: Draft, cause: Cause, ms: i64) -> Delivery {
+        let accepted = self.message(&[draft]);
+        let event_type = Some(event_type.to_owned());
+        let message = Arc::new(Message { tenant, event_type, ..accepted.message.as_ref().clone() });
+        let delivery = accepted.deliveries[0].delivery.clone();
+        let accepted = crate::Accepted { message, ..accepted };
+        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.settle_done(self.attempted(&delivery, State::Dead { at: after(ms), cause }, cause)).await;
+        delivery
+    }
+
     /// Accepts as many at once and ends all of them as dead, `ms` by each one's place.
     async fn many_dead(&self, count: usize, ms: impl Fn(usize) -> i64) {
         for from in (0..count).step_by(500) {
@@ -65,8 +77,14 @@ impl<S: Store> Case<S> {
         letters.iter().map(|letter| letter.delivery.0.seq()).collect()
     }
 
+    async fn finds(&self, what: &str, filter: &DeadLetterFilter, expected: Vec<u64>) {
+        let count = self.done("count", self.store.count_dead_letters(filter.clone()).await);
+        self.same(what, count, Count::Exactly(expected.len() as u64));
+        self.same(what, self.deliveries_of(filter).await, expected);
+    }
+
     async fn purge(&self, filter: &DeadLetterFilter) -> Count {
-        self.done("purge", self.store.purge_dead_letters(self.session(), filter.clone()).await)
+        self.done("purge", self.store.purge_dead_letters(self.session(), TENANT, filter.clone()).await)
     }
 
     async fn sweep_all(&self, session: Session) -> u64 {
@@ -83,13 +101,8 @@ impl<S: Store> Case<S> {
 }
 
 pub(super) async fn a_dead_end_files_a_letter_and_no_other_end_does<S: Store>(case: &Case<S>) {
-    let accepted = case.message(&[Draft::to(3)]);
-    let message = Arc::new(Message { event_type: Some("a.b".to_owned()), ..accepted.message.as_ref().clone() });
-    let delivery = accepted.deliveries[0].delivery.clone();
-    let accepted = crate::Accepted { message, ..accepted };
-    case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
+    let delivery = case.typed_dead(TENANT, "a.b", Draft::to(3), Cause::Forbidden, 5).await;
     let end = case.attempted(&delivery, State::Dead { at: after(5), cause: Cause::Forbidden }, Cause::Forbidden);
-    case.settle_done(end.clone()).await;
     case.same("once more", case.settle(end).await, Settled::Stale);
     for state in [
         State::Delivered { at: after(6) },
@@ -127,7 +140,7 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case
         ("all, by time", everything(), vec![two, three, one]),
         ("another tenant's", DeadLetterFilter::of(TenantId::from_raw(8)), vec![]),
         ("by endpoint", to(2), vec![two, three]),
-        ("another's endpoint", DeadLetterFilter { tenant: TenantId::from_raw(8), ..to(2) }, vec![]),
+        ("another's endpoint", DeadLetterFilter { tenant: Some(TenantId::from_raw(8)), ..to(2) }, vec![]),
         ("by cause", DeadLetterFilter { cause: Some(Cause::NotFound), ..everything() }, vec![two, one]),
         ("by tier", DeadLetterFilter { tier: Some(Tier::Promotional), ..everything() }, vec![three, one]),
         ("by event type", DeadLetterFilter { event_type: Some("x".to_owned()), ..everything() }, vec![]),
@@ -135,10 +148,35 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case
         ("until", DeadLetterFilter { until: Some(after(20)), ..everything() }, vec![two]),
         ("several", DeadLetterFilter { cause: Some(Cause::Gone), ..to(2) }, vec![three]),
     ] {
-        case.same(what, case.deliveries_of(&filter).await, expected.clone());
-        let count = case.done("count", case.store.count_dead_letters(filter).await);
-        case.same(what, count, Count::Exactly(expected.len() as u64));
+        case.finds(what, &filter, expected).await;
     }
+}
+
+pub(super) async fn everybodys_dead_letters_are_one_list_found_by_every_filter<S: Store>(case: &Case<S>) {
+    let [first, second] = [TENANT, TenantId::from_raw(8)];
+    let one = case.typed_dead(first, "a.b", Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
+    let two = case.typed_dead(second, "a.b", Draft::to(2), Cause::NotFound, 10).await.id.0.seq();
+    let urgent = Draft { tier: Tier::Transactional, ..Draft::to(2) };
+    let three = case.typed_dead(second, "c", urgent, Cause::Gone, 20).await.id.0.seq();
+    let all = DeadLetterFilter::default();
+    let to = |n| DeadLetterFilter { endpoint: Some(EndpointId::from_raw(n)), ..DeadLetterFilter::default() };
+    for (what, filter, expected) in [
+        ("all, by time", all.clone(), vec![two, three, one]),
+        ("by endpoint", to(2), vec![two, three]),
+        ("by cause", DeadLetterFilter { cause: Some(Cause::NotFound), ..all.clone() }, vec![two, one]),
+        ("by tier", DeadLetterFilter { tier: Some(Tier::Transactional), ..all.clone() }, vec![three]),
+        ("by event type", DeadLetterFilter { event_type: Some("a.b".to_owned()), ..all.clone() }, vec![two, one]),
+        ("since", DeadLetterFilter { since: Some(after(20)), ..all.clone() }, vec![three, one]),
+        ("until", DeadLetterFilter { until: Some(after(20)), ..all.clone() }, vec![two]),
+        ("several", DeadLetterFilter { event_type: Some("c".to_owned()), ..to(2) }, vec![three]),
+    ] {
+        case.finds(what, &filter, expected).await;
+    }
+    let tenants: Vec<TenantId> =
+        case.listed(&all, ListOrder::NewestFirst, 1).await.iter().map(|letter| letter.tenant).collect();
+    case.same("whose", tenants, vec![first, second, second]);
+    case.same("a purge is one tenant's", case.purge(&all).await, Count::Exactly(1));
+    case.finds("the others' stay", &all, vec![two, three]).await;
 }
 
 pub(super) async fn a_list_goes_on_where_its_page_ended_in_both_orders<S: Store>(case: &Case<S>) {

@@ -246,7 +246,9 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
         (ListOrder::NewestFirst, Some(twin.id), vec![job.id]),
     ] {
         let listed = case.done("jobs", case.store.jobs(JobQuery::Replays(TENANT, order), after, MANY).await);
-        case.same("replays alone", listed.iter().map(|job| job.id).collect(), expected);
+        case.same("replays alone", listed.iter().map(|job| job.id).collect(), expected.clone());
+        let listed = case.done("jobs", case.store.jobs(JobQuery::EveryReplay(order), after, MANY).await);
+        case.same("everybody's", listed.iter().map(|job| job.id).collect(), expected);
     }
     let later = case.ended(Draft::to(1), dead(2)).await.id;
     let twins = case.replay_chunk(twin.id, MANY).await;
@@ -338,7 +340,7 @@ pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<
     let chunk = case.replay_chunk(job.id, MANY).await;
     case.same("both could be", chunk.deliveries.len(), 2);
     let filter = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), filter).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter).await);
     case.cut(Scope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
     let mut skipped = Skips::of(Skip::Purged, 1);

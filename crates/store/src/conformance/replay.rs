@@ -86,7 +86,7 @@ pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: 
         (case.expired(3, 3).await.id, case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id);
     let waits = case.accept_one(Draft::to(1)).await.id;
     let second = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), second).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second).await);
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
     case.same("its words", job.reason.as_deref(), Some("the outage é"));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId};
+use posthaste_core::id::{DeliveryId, MessageId, TenantId};
 use posthaste_core::state::State;
 
 use super::Memory;
@@ -142,23 +142,29 @@ impl Memory {
     }
 
     /// See [`crate::DeadLetters::purge_dead_letters`].
-    pub fn purge_dead_letters(&mut self, session: Session, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
+    pub fn purge_dead_letters(
+        &mut self,
+        session: Session,
+        tenant: TenantId,
+        filter: &DeadLetterFilter,
+    ) -> Result<Count, StoreError> {
         self.guard(session)?;
-        let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
+        let filter = filter.within(tenant);
+        let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
         let count = page.letters.len() as u64;
         if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
             for letter in page.letters {
                 self.dead.remove(letter.number);
             }
-            self.note([Entry::Purged { tenant: filter.tenant, upto: self.dead.last }]);
+            self.note([Entry::Purged { tenant, upto: self.dead.last }]);
             return Ok(Count::Exactly(count));
         }
         if self.dead.purges.len() >= PURGES_MAX {
             return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
         }
         let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
-        self.dead.purges.insert(id, Purge { filter: filter.clone(), upto: self.dead.last, swept: None });
-        self.note([Entry::Purged { tenant: filter.tenant, upto: self.dead.last }]);
+        self.dead.purges.insert(id, Purge { filter, upto: self.dead.last, swept: None });
+        self.note([Entry::Purged { tenant, upto: self.dead.last }]);
         Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
     }
 

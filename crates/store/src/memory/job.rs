@@ -159,8 +159,12 @@ impl Memory {
             JobQuery::Running => job.state == JobState::Running,
             JobQuery::Of(tenant) => job.tenant == tenant,
             JobQuery::Replays(tenant, _) => job.tenant == tenant && !matches!(job.kind, JobKind::FanOut(_)),
+            JobQuery::EveryReplay(_) => !matches!(job.kind, JobKind::FanOut(_)),
         };
-        let newest_first = matches!(query, JobQuery::Replays(_, ListOrder::NewestFirst));
+        let newest_first = matches!(
+            query,
+            JobQuery::Replays(_, ListOrder::NewestFirst) | JobQuery::EveryReplay(ListOrder::NewestFirst)
+        );
         let behind = |job: &&Job| match after {
             None => true,
             Some(after) if newest_first => job.id < after,

@@ -357,8 +357,13 @@ impl DeadLetters for MemoryStore {
         Ok(self.lock().count_dead_letters(&filter))
     }
 
-    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
-        self.lock().purge_dead_letters(session, &filter)
+    async fn purge_dead_letters(
+        &self,
+        session: Session,
+        tenant: TenantId,
+        filter: DeadLetterFilter,
+    ) -> Result<Count, StoreError> {
+        self.lock().purge_dead_letters(session, tenant, &filter)
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {

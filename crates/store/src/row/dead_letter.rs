@@ -46,11 +46,11 @@ pub struct DeadLetter {
     pub replayed_as: Option<DeliveryId>,
 }
 
-/// Which dead letters: those of a tenant that match all that is given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which dead letters: those that match all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
-    /// Whose.
-    pub tenant: TenantId,
+    /// Whose; everybody's when nobody is named.
+    pub tenant: Option<TenantId>,
     /// For whom.
     pub endpoint: Option<EndpointId>,
     /// Given up for this.
@@ -69,21 +69,35 @@ pub struct DeadLetterFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walk<'a> {
     Endpoint(EndpointId),
-    Cause(Cause),
-    EventType(&'a str),
-    Tier(Tier),
-    Tenant,
+    Cause(TenantId, Cause),
+    EventType(TenantId, &'a str),
+    Tier(TenantId, Tier),
+    Tenant(TenantId),
+    Everybody,
 }
 
 impl DeadLetterFilter {
     /// Every dead letter of a tenant.
     pub const fn of(tenant: TenantId) -> Self {
-        Self { tenant, endpoint: None, cause: None, event_type: None, tier: None, since: None, until: None }
+        Self {
+            tenant: Some(tenant),
+            endpoint: None,
+            cause: None,
+            event_type: None,
+            tier: None,
+            since: None,
+            until: None,
+        }
+    }
+
+    /// The same of a tenant's alone.
+    pub(crate) fn within(&self, tenant: TenantId) -> Self {
+        Self { tenant: Some(tenant), ..self.clone() }
     }
 
     /// Whether it asks for this one.
     pub fn matches(&self, letter: &DeadLetter) -> bool {
-        self.tenant == letter.tenant
+        self.tenant.is_none_or(|tenant| tenant == letter.tenant)
             && self.endpoint.is_none_or(|endpoint| endpoint == letter.endpoint)
             && self.cause.is_none_or(|cause| cause == letter.cause)
             && self.event_type.as_ref().is_none_or(|event| letter.event_type.as_ref() == Some(event))
@@ -98,12 +112,16 @@ impl DeadLetterFilter {
 
     /// The index to walk: the one that leaves the fewest rows to look at for most people.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        match (self.endpoint, self.cause, &self.event_type, self.tier) {
-            (Some(endpoint), ..) => Walk::Endpoint(endpoint),
-            (None, Some(cause), ..) => Walk::Cause(cause),
-            (None, None, Some(event_type), _) => Walk::EventType(event_type),
-            (None, None, None, Some(tier)) => Walk::Tier(tier),
-            (None, None, None, None) => Walk::Tenant,
+        let tenant = match (self.endpoint, self.tenant) {
+            (Some(endpoint), _) => return Walk::Endpoint(endpoint),
+            (None, None) => return Walk::Everybody,
+            (None, Some(tenant)) => tenant,
+        };
+        match (self.cause, &self.event_type, self.tier) {
+            (Some(cause), ..) => Walk::Cause(tenant, cause),
+            (None, Some(event_type), _) => Walk::EventType(tenant, event_type),
+            (None, None, Some(tier)) => Walk::Tier(tenant, tier),
+            (None, None, None) => Walk::Tenant(tenant),
         }
     }
 
@@ -111,12 +129,13 @@ impl DeadLetterFilter {
     pub(crate) fn meets(&self, letter: &DeadLetter) -> bool {
         let met = match self.walk() {
             Walk::Endpoint(endpoint) => letter.endpoint == endpoint,
-            Walk::Cause(cause) => letter.tenant == self.tenant && letter.cause == cause,
-            Walk::EventType(event_type) => {
-                letter.tenant == self.tenant && letter.event_type.as_deref() == Some(event_type)
+            Walk::Cause(tenant, cause) => letter.tenant == tenant && letter.cause == cause,
+            Walk::EventType(tenant, event_type) => {
+                letter.tenant == tenant && letter.event_type.as_deref() == Some(event_type)
             }
-            Walk::Tier(tier) => letter.tenant == self.tenant && letter.tier == tier,
-            Walk::Tenant => letter.tenant == self.tenant,
+            Walk::Tier(tenant, tier) => letter.tenant == tenant && letter.tier == tier,
+            Walk::Tenant(tenant) => letter.tenant == tenant,
+            Walk::Everybody => true,
         };
         met && self.has_time(letter.at)
     }

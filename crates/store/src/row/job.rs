@@ -180,6 +180,8 @@ pub enum JobQuery {
     Of(TenantId),
     /// A tenant's replays, whatever became of them.
     Replays(TenantId, ListOrder),
+    /// Everybody's replays, whatever became of them.
+    EveryReplay(ListOrder),
 }
 
 /// A chunk of deliveries to make.

@@ -213,7 +213,7 @@ impl NewReplay {
 
     /// What it takes: its own tenant's alone, whatever the filter says.
     pub(crate) fn filter(&self, filter: &DeadLetterFilter) -> DeadLetterFilter {
-        DeadLetterFilter { tenant: self.tenant, ..filter.clone() }
+        filter.within(self.tenant)
     }
 
     /// How many dead letters there are for it, as far as this page says.

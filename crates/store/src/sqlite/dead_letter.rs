@@ -16,6 +16,7 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
 use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
+use super::list::EventType;
 use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::journal::{Entries, Entry};
@@ -36,7 +37,7 @@ impl DeadLetters for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         self.readers
             .read(move |conn| {
-                let mut page = list(conn, &sealed(conn, &vault, &filter)?, order, after, limit)?;
+                let mut page = found(conn, &vault, &filter, order, after, limit)?;
                 page.letters
                     .iter_mut()
                     .try_for_each(|letter| open(conn, &vault, letter.tenant, &mut letter.event_type))?;
@@ -47,15 +48,23 @@ impl DeadLetters for Sqlite {
 
     async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| count(conn, &sealed(conn, &vault, &filter)?)).await
+        let read = move |conn: &Connection| {
+            found(conn, &vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
+        };
+        self.readers.read(read).await
     }
 
-    async fn purge_dead_letters(&self, session: Session, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+    async fn purge_dead_letters(
+        &self,
+        session: Session,
+        tenant: TenantId,
+        filter: DeadLetterFilter,
+    ) -> Result<Count, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
-            let filter = sealed(conn, &vault, &filter)?;
-            vault.write_down(conn, filter.tenant).map_err(failed("purge dead letters"))?;
-            purge(conn, &filter, entries)
+            let filter = sealed(conn, &vault, &filter.within(tenant))?;
+            vault.write_down(conn, tenant).map_err(failed("purge dead letters"))?;
+            purge(conn, tenant, &filter, entries)
         };
         self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
     }
@@ -65,14 +74,32 @@ impl DeadLetters for Sqlite {
     }
 }
 
-/// A filter as rows are compared with it: event types are under seal.
+/// What a filter finds, a tenant's or everybody's.
+fn found(
+    conn: &Connection,
+    vault: &Vault,
+    filter: &DeadLetterFilter,
+    order: ListOrder,
+    after: Option<DeadLetterCursor>,
+    limit: u32,
+) -> Result<DeadLetterPage, StoreError> {
+    if filter.tenant.is_some() {
+        return list(conn, &sealed(conn, vault, filter)?, order, after, limit);
+    }
+    // The same event type looks otherwise in each tenant's rows.
+    let mut event_type = EventType::asked(conn, vault, filter.event_type.as_deref());
+    let rest = DeadLetterFilter { event_type: None, ..filter.clone() };
+    list_if(conn, &rest, order, after, limit, |letter| event_type.is(letter.tenant, letter.event_type.as_deref()))
+}
+
+/// A tenant's filter as rows are compared with it: event types are under seal.
 pub(super) fn sealed(
     conn: &Connection,
     vault: &Vault,
     filter: &DeadLetterFilter,
 ) -> Result<DeadLetterFilter, StoreError> {
-    let event_type = filter.event_type.as_deref();
-    let event_type = event_type.map(|text| vault.seal_event_type(conn, filter.tenant, text)).transpose()?;
+    let event_type = filter.tenant.zip(filter.event_type.as_deref());
+    let event_type = event_type.map(|(tenant, text)| vault.seal_event_type(conn, tenant, text)).transpose()?;
     Ok(DeadLetterFilter { event_type, ..filter.clone() })
 }
 
@@ -127,21 +154,27 @@ pub(super) fn list(
     after: Option<DeadLetterCursor>,
     limit: u32,
 ) -> Result<DeadLetterPage, StoreError> {
+    list_if(conn, filter, order, after, limit, |_| Ok(true))
+}
+
+fn list_if(
+    conn: &Connection,
+    filter: &DeadLetterFilter,
+    order: ListOrder,
+    after: Option<DeadLetterCursor>,
+    limit: u32,
+    mut is_asked_for: impl FnMut(&DeadLetter) -> Result<bool, StoreError>,
+) -> Result<DeadLetterPage, StoreError> {
     let purges = purges(conn)?;
     let mut letters = Vec::new();
     let next = walk(conn, filter, order, after, |letter| {
-        if filter.matches(&letter) && !purges.iter().any(|(_, purge)| purge.covers(&letter)) {
+        let is_purged = || purges.iter().any(|(_, purge)| purge.covers(&letter));
+        if filter.matches(&letter) && is_asked_for(&letter)? && !is_purged() {
             letters.push(letter);
         }
-        if letters.len() == limit as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        Ok(if letters.len() == limit as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     Ok(DeadLetterPage { letters, next })
-}
-
-/// How many a filter finds.
-pub(super) fn count(conn: &Connection, filter: &DeadLetterFilter) -> Result<Count, StoreError> {
-    let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
-    Ok(counted(&page))
 }
 
 fn counted(page: &DeadLetterPage) -> Count {
@@ -150,25 +183,30 @@ fn counted(page: &DeadLetterPage) -> Count {
 }
 
 /// Takes back what a filter finds: at once where that is little, otherwise by one row.
-pub(super) fn purge(conn: &Connection, filter: &DeadLetterFilter, entries: &mut Entries) -> Result<Count, StoreError> {
+pub(super) fn purge(
+    conn: &Connection,
+    tenant: TenantId,
+    filter: &DeadLetterFilter,
+    entries: &mut Entries,
+) -> Result<Count, StoreError> {
     let upto = last(conn)?;
     let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
     if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
         remove(conn, page.letters.iter().map(|letter| letter.number))?;
-        entries.push(&Entry::Purged { tenant: filter.tenant, upto });
+        entries.push(&Entry::Purged { tenant, upto });
         return Ok(counted(&page));
     }
     if purges(conn)?.len() >= PURGES_MAX {
         return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
     }
-    entries.push(&Entry::Purged { tenant: filter.tenant, upto });
+    entries.push(&Entry::Purged { tenant, upto });
     conn.prepare_cached(
         "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
     .and_then(|mut sql| {
         sql.execute((
-            key(filter.tenant.0),
+            key(tenant.0),
             filter.endpoint.map(|endpoint| key(endpoint.0)),
             filter.cause.map(cause_number),
             &filter.event_type,
@@ -195,7 +233,7 @@ pub(super) fn sweep(conn: &Connection) -> Result<Swept, StoreError> {
         if purge.covers(&letter) {
             covered.push(letter.number);
         }
-        if covered.len() == DEAD_LETTERS_SWEPT_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        Ok(if covered.len() == DEAD_LETTERS_SWEPT_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     let removed = covered.len() as u64;
     remove(conn, covered.into_iter())?;
@@ -231,7 +269,7 @@ fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
         let filter = DeadLetterFilter {
-            tenant: TenantId(stored_key(get(row, 1)?)?),
+            tenant: Some(TenantId(stored_key(get(row, 1)?)?)),
             endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
             cause: optional(row, 3, stored_cause)?,
             event_type: get(row, 4)?,
@@ -296,7 +334,7 @@ fn walk(
     filter: &DeadLetterFilter,
     order: ListOrder,
     after: Option<DeadLetterCursor>,
-    mut look: impl FnMut(DeadLetter) -> ControlFlow<()>,
+    mut look: impl FnMut(DeadLetter) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<Option<DeadLetterCursor>, StoreError> {
     let doing = failed("read dead letters");
     let mut from = filter.since.map_or(i64::MIN, Timestamp::as_millis);
@@ -315,7 +353,7 @@ fn walk(
     let mut looked = 0;
     for (part, at, passed) in parts {
         let mut sql = conn.prepare_cached(&query(filter.walk(), order, part)).map_err(&doing)?;
-        bind_walk(&mut sql, filter).map_err(&doing)?;
+        bind_walk(&mut sql, filter.walk()).map_err(&doing)?;
         let (first, second) = if part == Part::Twins { (at, passed) } else { (from, below) };
         sql.raw_bind_parameter(3, first).map_err(&doing)?;
         sql.raw_bind_parameter(4, second).map_err(&doing)?;
@@ -324,7 +362,7 @@ fn walk(
             let letter = stored(row)?;
             let cursor = letter.cursor();
             looked += 1;
-            if look(letter).is_break() || looked == DEAD_LETTERS_LOOKED_MAX {
+            if look(letter)?.is_break() || looked == DEAD_LETTERS_LOOKED_MAX {
                 return Ok(Some(cursor));
             }
         }
@@ -336,10 +374,11 @@ fn walk(
 fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
     let begins = match walk {
         Walk::Endpoint(_) => "endpoint = ?1",
-        Walk::Cause(_) => "tenant = ?1 AND cause = ?2",
-        Walk::EventType(_) => "tenant = ?1 AND event_type = ?2",
-        Walk::Tier(_) => "tenant = ?1 AND tier = ?2",
-        Walk::Tenant => "tenant = ?1",
+        Walk::Cause(..) => "tenant = ?1 AND cause = ?2",
+        Walk::EventType(..) => "tenant = ?1 AND event_type = ?2",
+        Walk::Tier(..) => "tenant = ?1 AND tier = ?2",
+        Walk::Tenant(_) => "tenant = ?1",
+        Walk::Everybody => "TRUE",
     };
     let range = match (part, order) {
         (Part::Span, ListOrder::NewestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms DESC, number DESC",
@@ -350,31 +389,32 @@ fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
     // The name is there for the planner, which knows nothing of how the rows are spread.
     let index = match walk {
         Walk::Endpoint(_) => "dead_letter_endpoint",
-        Walk::Cause(_) => "dead_letter_cause",
-        Walk::EventType(_) => "dead_letter_event_type",
-        Walk::Tier(_) => "dead_letter_tier",
-        Walk::Tenant => "dead_letter_tenant",
+        Walk::Cause(..) => "dead_letter_cause",
+        Walk::EventType(..) => "dead_letter_event_type",
+        Walk::Tier(..) => "dead_letter_tier",
+        Walk::Tenant(_) => "dead_letter_tenant",
+        Walk::Everybody => "dead_letter_time",
     };
     format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
 
-fn bind_walk(sql: &mut Statement<'_>, filter: &DeadLetterFilter) -> rusqlite::Result<()> {
-    let tenant = key(filter.tenant.0);
-    match filter.walk() {
+fn bind_walk(sql: &mut Statement<'_>, walk: Walk<'_>) -> rusqlite::Result<()> {
+    match walk {
         Walk::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
-        Walk::Cause(cause) => {
-            sql.raw_bind_parameter(1, tenant)?;
+        Walk::Cause(tenant, cause) => {
+            sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, cause_number(cause))
         }
-        Walk::EventType(event_type) => {
-            sql.raw_bind_parameter(1, tenant)?;
+        Walk::EventType(tenant, event_type) => {
+            sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, event_type)
         }
-        Walk::Tier(tier) => {
-            sql.raw_bind_parameter(1, tenant)?;
+        Walk::Tier(tenant, tier) => {
+            sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, tier_number(tier))
         }
-        Walk::Tenant => sql.raw_bind_parameter(1, tenant),
+        Walk::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
+        Walk::Everybody => Ok(()),
     }
 }
 
@@ -418,19 +458,21 @@ mod tests {
 
     #[test]
     fn every_list_walks_the_index_of_its_filter_in_its_own_order() {
+        let tenant = TenantId::from_raw(1);
         let walks = [
-            (Walk::Endpoint(EndpointId::from_raw(1)), "endpoint", "endpoint=?"),
-            (Walk::Cause(Cause::Gone), "cause", "tenant=? AND cause=?"),
-            (Walk::EventType("a"), "event_type", "tenant=? AND event_type=?"),
-            (Walk::Tier(Tier::Promotional), "tier", "tenant=? AND tier=?"),
-            (Walk::Tenant, "tenant", "tenant=?"),
+            (Walk::Endpoint(EndpointId::from_raw(1)), "endpoint", "endpoint=? AND "),
+            (Walk::Cause(tenant, Cause::Gone), "cause", "tenant=? AND cause=? AND "),
+            (Walk::EventType(tenant, "a"), "event_type", "tenant=? AND event_type=? AND "),
+            (Walk::Tier(tenant, Tier::Promotional), "tier", "tenant=? AND tier=? AND "),
+            (Walk::Tenant(tenant), "tenant", "tenant=? AND "),
+            (Walk::Everybody, "time", ""),
         ];
         for (walk, index, begins) in walks {
             for (order, passed) in [(ListOrder::NewestFirst, "rowid<?"), (ListOrder::OldestFirst, "rowid>?")] {
                 for (part, range) in
                     [(Part::Span, "at_ms>? AND at_ms<?".to_owned()), (Part::Twins, format!("at_ms=? AND {passed}"))]
                 {
-                    let expected = format!("SEARCH dead_letter USING INDEX dead_letter_{index} ({begins} AND {range})");
+                    let expected = format!("SEARCH dead_letter USING INDEX dead_letter_{index} ({begins}{range})");
                     assert_eq!(plan(&query(walk, order, part)), expected);
                 }
             }

@@ -10,7 +10,7 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use super::accept::Accept;
 use super::column::{
@@ -190,7 +190,7 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
 fn sealed(conn: &Connection, vault: &Vault, asked: &NewReplay) -> Result<NewReplay, StoreError> {
     let mut asked = asked.clone();
     if let ReplayWhat::Found(filter) | ReplayWhat::Ended { filter, .. } = &mut asked.what {
-        *filter = dead_letter::sealed(conn, vault, &DeadLetterFilter { tenant: asked.tenant, ..filter.clone() })?;
+        *filter = dead_letter::sealed(conn, vault, &filter.within(asked.tenant))?;
     }
     if let Some(reason) = &mut asked.reason {
         *reason = vault.seal_reason(conn, (asked.tenant, asked.id), reason)?;
@@ -235,6 +235,8 @@ pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreErro
 const RUNNING: &str = "state = 0 AND id > ?1 AND ?2 = ?2 ORDER BY id LIMIT ?3";
 const REPLAYS: &str = "id > ?1 AND tenant = ?2 AND kind > 0 ORDER BY id LIMIT ?3";
 const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id DESC LIMIT ?3";
+const EVERY_REPLAY: &str = "id > ?1 AND kind > 0 ORDER BY id LIMIT ?2";
+const EVERY_NEWEST_REPLAY: &str = "id < ?1 AND kind > 0 ORDER BY id DESC LIMIT ?2";
 const OF_TENANT: &str = "id > ?1 AND tenant = ?2 ORDER BY id LIMIT ?3";
 
 /// Jobs by id.
@@ -244,15 +246,15 @@ pub(super) fn list(
     after: Option<JobId>,
     limit: u32,
 ) -> Result<Vec<Job>, StoreError> {
-    let after = after.map_or(-1, |id| key(id.0));
+    let after = after.map(|id| key(id.0));
+    let (before, after) = (after.unwrap_or(i64::MAX), after.unwrap_or(-1));
     match query {
         JobQuery::Running => read(conn, RUNNING, (after, 0, limit)),
         JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::OldestFirst) => read(conn, REPLAYS, (after, key(tenant.0), limit)),
-        JobQuery::Replays(tenant, ListOrder::NewestFirst) => {
-            let before = if after < 0 { i64::MAX } else { after };
-            read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit))
-        }
+        JobQuery::Replays(tenant, ListOrder::NewestFirst) => read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit)),
+        JobQuery::EveryReplay(ListOrder::OldestFirst) => read(conn, EVERY_REPLAY, (after, limit)),
+        JobQuery::EveryReplay(ListOrder::NewestFirst) => read(conn, EVERY_NEWEST_REPLAY, (before, limit)),
     }
 }
 
@@ -405,7 +407,7 @@ pub(super) fn replay_of(
     Ok((find("SELECT old FROM replay_life WHERE new = ?1")?, find("SELECT new FROM replay_life WHERE old = ?1")?))
 }
 
-fn read(conn: &Connection, which: &str, params: (i64, i64, u32)) -> Result<Vec<Job>, StoreError> {
+fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Job>, StoreError> {
     let doing = failed("read jobs");
     let mut sql = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM job WHERE {which}")).map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
@@ -442,7 +444,7 @@ fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
     let upto = get::<Option<i64>>(row, 19)?.unwrap_or(0).unsigned_abs();
     let filter = || -> Result<DeadLetterFilter, StoreError> {
         let (cause, event_type) = (optional(row, 15, stored_cause)?, get(row, 16)?);
-        Ok(DeadLetterFilter { tenant, endpoint, cause, event_type, tier, since, until })
+        Ok(DeadLetterFilter { tenant: Some(tenant), endpoint, cause, event_type, tier, since, until })
     };
     let kind = match (get::<i64>(row, 3)?, endpoint) {
         (0, _) => JobKind::FanOut(FanOut {
@@ -520,5 +522,7 @@ mod tests {
             assert_eq!(plan(&sql(which)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
         }
         assert_eq!(plan(&sql(NEWEST_REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid<?)");
+        assert_eq!(plan(&sql(EVERY_REPLAY)), "SEARCH job USING INDEX job_replay (id>?)");
+        assert_eq!(plan(&sql(EVERY_NEWEST_REPLAY)), "SEARCH job USING INDEX job_replay (id<?)");
     }
 }

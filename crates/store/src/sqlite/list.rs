@@ -129,7 +129,8 @@ pub(super) fn messages(
     after: Option<MessageId>,
     limit: u32,
 ) -> Result<MessagePage, StoreError> {
-    let mut look = Look { conn, vault, filter, event_types: BTreeMap::new(), budget: Budget::new() };
+    let event_type = EventType::asked(conn, vault, filter.event_type.as_deref());
+    let mut look = Look { conn, vault, filter, event_type, budget: Budget::new() };
     if let (Some(tenant), Some(name)) = (filter.tenant, &filter.name) {
         let Some(hidden) = vault.hide(conn, tenant, name)? else { return Ok(MessagePage::default()) };
         let named = derived::named(conn, hidden, order, after, limit)?;
@@ -161,8 +162,7 @@ struct Look<'a> {
     conn: &'a Connection,
     vault: &'a Vault,
     filter: &'a MessageFilter,
-    /// The event type asked for, as each tenant's rows have it.
-    event_types: BTreeMap<TenantId, String>,
+    event_type: EventType<'a>,
     budget: Budget,
 }
 
@@ -202,22 +202,37 @@ impl Look<'_> {
         self.budget.looks += 1;
         let tenant = TenantId(stored_key(get(row, 1)?)?);
         let (at, tier) = (Timestamp::from_millis(get(row, 2)?), stored_tier(get(row, 3)?)?);
-        if !self.filter.matches(tenant, tier, at) || !self.has_event_type(tenant, get(row, 4)?)? {
+        let event_type: Option<String> = get(row, 4)?;
+        if !self.filter.matches(tenant, tier, at) || !self.event_type.is(tenant, event_type.as_deref())? {
             return Ok(None);
         }
         self.budget.looks += WHOLE_LOOKS;
         let id = MessageId(stored_key(get(row, 0)?)?);
         self.vault.open_listed(self.conn, (tenant, id), &get::<Vec<u8>>(row, 5)?)
     }
+}
 
-    fn has_event_type(&mut self, tenant: TenantId, stored: Option<String>) -> Result<bool, StoreError> {
-        let Some(asked) = &self.filter.event_type else { return Ok(true) };
+/// An event type that may be asked for, as each tenant's rows have it.
+pub(super) struct EventType<'a> {
+    conn: &'a Connection,
+    vault: &'a Vault,
+    asked: Option<&'a str>,
+    sealed: BTreeMap<TenantId, String>,
+}
+
+impl<'a> EventType<'a> {
+    pub(super) fn asked(conn: &'a Connection, vault: &'a Vault, asked: Option<&'a str>) -> Self {
+        Self { conn, vault, asked, sealed: BTreeMap::new() }
+    }
+
+    /// Whether a row of a tenant has it.
+    pub(super) fn is(&mut self, tenant: TenantId, stored: Option<&str>) -> Result<bool, StoreError> {
+        let Some(asked) = self.asked else { return Ok(true) };
         let Some(stored) = stored else { return Ok(false) };
-        if !self.event_types.contains_key(&tenant) {
-            let sealed = self.vault.seal_event_type(self.conn, tenant, asked)?;
-            self.event_types.insert(tenant, sealed);
+        if !self.sealed.contains_key(&tenant) {
+            self.sealed.insert(tenant, self.vault.seal_event_type(self.conn, tenant, asked)?);
         }
-        Ok(self.event_types.get(&tenant) == Some(&stored))
+        Ok(self.sealed.get(&tenant).is_some_and(|sealed| sealed == stored))
     }
 }
 

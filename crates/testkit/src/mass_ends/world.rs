@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use posthaste_core::dice::Roll;
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::queue::{Limits, Order, Place, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -219,9 +219,13 @@ impl World {
     }
 
     /// Purges dead letters.
-    pub(super) async fn purges(&self, filter: DeadLetterFilter) -> Result<(Duration, Count), CannotRun> {
+    pub(super) async fn purges(
+        &self,
+        tenant: TenantId,
+        filter: DeadLetterFilter,
+    ) -> Result<(Duration, Count), CannotRun> {
         let began = Instant::now();
-        let count = self.store.purge_dead_letters(self.session, filter).await?;
+        let count = self.store.purge_dead_letters(self.session, tenant, filter).await?;
         Ok((began.elapsed(), count))
     }
 

@@ -151,6 +151,11 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
         ("letters by all at once", DeadLetterFilter { endpoint, cause, event_type, tier, ..all.clone() }),
         // Met by an index, and none of them matches: as many are looked at as one request may.
         ("letters that nobody has", DeadLetterFilter { cause, tier: Some(Tier::Engagement), ..all }),
+        ("everybody's letters", DeadLetterFilter::default()),
+        (
+            "everybody's letters of an event that nobody has",
+            DeadLetterFilter { event_type: Some("no.body".to_owned()), ..DeadLetterFilter::default() },
+        ),
     ];
     for (name, filter) in filters {
         for order in ORDERS {

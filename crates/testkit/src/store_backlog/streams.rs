@@ -72,11 +72,10 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
     let mut lives = 0;
     let mut purged = 0;
     for (n, target) in (1..).zip(&ended) {
-        let filter = DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) };
         // Some are left for whoever lists them next.
         match n % 4 {
-            0 => lives += replay(&store, session, n, filter).await?,
-            1 => purged += purge(&store, session, filter).await?,
+            0 => lives += replay(&store, session, n, target).await?,
+            1 => purged += purge(&store, session, target).await?,
             _ => {}
         }
     }
@@ -136,11 +135,15 @@ async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
     Ok(listed)
 }
 
-/// Gives what a filter finds another life, chunk by chunk, as the engine's job does.
-async fn replay(store: &Sqlite, session: Session, n: u64, filter: DeadLetterFilter) -> Result<u64, CannotRun> {
+fn letters_to(target: &Target) -> DeadLetterFilter {
+    DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) }
+}
+
+/// Gives an endpoint's dead letters another life, chunk by chunk, as the engine's job does.
+async fn replay(store: &Sqlite, session: Session, n: u64, of: &Target) -> Result<u64, CannotRun> {
     let id = JobId(Key::new(session.writer, n));
-    let (tenant, what) = (filter.tenant, ReplayWhat::Found(filter));
-    let mut job = store.start_replay(session, NewReplay::new(id, tenant, YOUNG, what)).await?;
+    let what = ReplayWhat::Found(letters_to(of));
+    let mut job = store.start_replay(session, NewReplay::new(id, of.tenant(), YOUNG, what)).await?;
     let mut made = 0;
     let mut first = 1_000_000 * n;
     loop {
@@ -182,9 +185,9 @@ async fn next_lives(
     Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: Skips::default(), last: page.last })
 }
 
-/// Takes back what a filter finds, and removes it.
-async fn purge(store: &Sqlite, session: Session, filter: DeadLetterFilter) -> Result<u64, CannotRun> {
-    let counted = store.purge_dead_letters(session, filter).await?;
+/// Takes back an endpoint's dead letters, and removes them.
+async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, CannotRun> {
+    let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of)).await?;
     let mut removed = 0;
     loop {
         let swept = store.sweep_dead_letters(session).await?;

@@ -316,7 +316,7 @@ impl Both {
     }
 
     async fn purge(&self, filter: DeadLetterFilter) {
-        ask!(self, purge_dead_letters(self.session, filter.clone()));
+        ask!(self, purge_dead_letters(self.session, filter.tenant.unwrap_or(TenantId::from_raw(1)), filter.clone()));
         ask!(self, sweep_dead_letters(self.session));
     }
 

@@ -68,7 +68,8 @@ impl Both {
         for id in &self.jobs {
             ask!(self, job(*id));
         }
-        for query in [JobQuery::Running, JobQuery::Of(TenantId::from_raw(1))] {
+        let every = JobQuery::EveryReplay(ListOrder::NewestFirst);
+        for query in [JobQuery::Running, JobQuery::Of(TenantId::from_raw(1)), every] {
             ask!(self, jobs(query, None, 100));
         }
         for delivery in &self.deliveries {

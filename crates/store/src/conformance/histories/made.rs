@@ -91,7 +91,9 @@ pub(super) fn dead_letters(filter: usize) -> DeadLetterFilter {
         4 => DeadLetterFilter { tier: Some(Tier::Promotional), ..all },
         5 => DeadLetterFilter { since: Some(at(7)), until: Some(at(13)), ..all },
         6 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(0)), until: Some(at(9)), ..all },
-        _ => DeadLetterFilter::of(TenantId::from_raw(2)),
+        7 => DeadLetterFilter::of(TenantId::from_raw(2)),
+        8 => DeadLetterFilter { event_type: Some("a.b".to_owned()), ..DeadLetterFilter::default() },
+        _ => DeadLetterFilter::default(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::JobState;
 /// Few, so that everything meets.
 pub(super) const LANES: u64 = 3;
 /// How many filters of dead letters there are.
-pub(super) const FILTERS: usize = 8;
+pub(super) const FILTERS: usize = 10;
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {

@@ -197,6 +197,7 @@ CREATE TABLE dead_letter (
 
 -- Each filter has its index, in the order of a list: by time, then by number.
 CREATE UNIQUE INDEX dead_letter_delivery ON dead_letter (delivery);
+CREATE INDEX dead_letter_time ON dead_letter (at_ms);
 CREATE INDEX dead_letter_tenant ON dead_letter (tenant, at_ms);
 CREATE INDEX dead_letter_endpoint ON dead_letter (endpoint, at_ms);
 CREATE INDEX dead_letter_cause ON dead_letter (tenant, cause, at_ms);
@@ -301,6 +302,7 @@ CREATE TABLE job (
 
 CREATE INDEX job_tenant ON job (tenant);
 CREATE INDEX job_running ON job (state) WHERE state = 0;
+CREATE INDEX job_replay ON job (id) WHERE kind > 0;
 
 -- What jobs passed over, by why.
 CREATE TABLE job_skip (

@@ -1,0 +1,109 @@
+//! What an operator reads: everybody's things, or one tenant's.
+
+use http::{Method, StatusCode};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::fixture::{Answer, delivery_of};
+use crate::keys::Locked;
+use crate::switch::answer;
+
+/// A server with two tenants, each of which has a dead letter and a replay.
+struct Given {
+    locked: Locked,
+    /// Of each tenant its uid, its id, its message and its replay; the older first.
+    tenants: Vec<[String; 4]>,
+}
+
+impl Given {
+    async fn start() -> Self {
+        let locked = Locked::start().await;
+        let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+        let mut tenants = Vec::new();
+        for uid in ["acme", "umbrella"] {
+            let (id, key) = locked.tenant(uid, "").await;
+            let call = async |method, path: &str, body: &str| locked.call(&key, "", method, path, body).await;
+            let made = call(Method::POST, "/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+            assert_eq!(made.text("tenant"), id);
+            let sent = call(Method::POST, "/v1/messages", r#"{"event_type": "order.paid", "payload": 1}"#).await;
+            answer(&receiver, "400 Bad Request").await;
+            let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
+            while call(Method::GET, &path, "").await.text("state") != "dead" {}
+            let replay = call(Method::POST, "/v1/replays", r#"{"select": {"cause": "gone"}}"#).await;
+            tenants.push([uid.to_owned(), id, sent.text("id").to_owned(), replay.text("id").to_owned()]);
+        }
+        Self { locked, tenants }
+    }
+
+    async fn get(&self, tenant: &str, path: &str) -> Answer {
+        self.locked.call(&self.locked.operator, tenant, Method::GET, path, "").await
+    }
+
+    /// Whose rows a list has, in its order.
+    async fn whose(&self, tenant: &str, path: &str) -> Vec<String> {
+        let list = self.get(tenant, path).await;
+        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
+        let rows = list.body["data"].as_array().expect("a list").iter();
+        rows.map(|row| row["tenant"].as_str().expect("an id").to_owned()).collect()
+    }
+}
+
+const LISTS: [&str; 5] = ["/v1/dead-letters", "/v1/replays", "/v1/messages", "/v1/deliveries", "/v1/endpoints"];
+
+#[tokio::test]
+async fn an_operator_s_lists_span_all_tenants_unless_it_names_one() {
+    let given = Given::start().await;
+    let [[uid, first, ..], [_, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
+    for path in LISTS {
+        assert_eq!(given.whose("", path).await, [second.clone(), first.clone()], "{path}");
+        let oldest = given.whose("", &format!("{path}?order=asc")).await;
+        assert_eq!(oldest, [first.clone(), second.clone()], "{path}");
+        for named in [uid, first] {
+            assert_eq!(given.whose(named, path).await, std::slice::from_ref(first), "{path}");
+        }
+    }
+    for query in ["event_type=order.paid", "cause=bad_request", "tier=2", "since=2020-01-01T00:00:00Z"] {
+        let path = format!("/v1/dead-letters?{query}");
+        assert_eq!(given.whose("", &path).await, [second.clone(), first.clone()], "{path}");
+    }
+    for query in ["event_type=a", "cause=gone", "tier=1", "until=2020-01-01T00:00:00Z"] {
+        assert_eq!(given.whose("", &format!("/v1/dead-letters?{query}")).await, Vec::<String>::new(), "{query}");
+    }
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_cursor_of_everybody_s_list_goes_on_there_and_nowhere_else() {
+    let given = Given::start().await;
+    let (uid, older) = (&given.tenants[0][0], &given.tenants[0][1]);
+    for path in LISTS {
+        let page = given.get("", &format!("{path}?limit=1")).await;
+        let next = format!("{path}?limit=1&cursor={}", page.text("next_cursor"));
+        assert_eq!(given.whose("", &next).await, std::slice::from_ref(older), "{path}");
+        assert_eq!(given.get(uid, &next).await.problem(), (400, "invalid_parameter", ""), "{path}");
+    }
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn an_operator_reads_each_thing_of_every_tenant_and_who_has_it() {
+    let given = Given::start().await;
+    for [uid, tenant, message, replay] in &given.tenants {
+        let endpoint = given.get(uid, "/v1/endpoints").await.body["data"][0]["id"].clone();
+        for path in [
+            format!("/v1/messages/{message}"),
+            format!("/v1/deliveries/{}", delivery_of(message)),
+            format!("/v1/replays/{replay}"),
+            format!("/v1/endpoints/{}", endpoint.as_str().expect("an id")),
+        ] {
+            for named in ["", uid] {
+                let shown = given.get(named, &path).await;
+                assert_eq!(shown.body["tenant"], Value::from(tenant.as_str()), "{path}: {}", shown.body);
+            }
+            let other = given.tenants.iter().find(|other| other[0] != *uid).expect("two of them");
+            assert_eq!(given.get(&other[0], &path).await.problem(), (404, "not_found", ""), "{path}");
+        }
+    }
+    given.locked.server.stop().await.expect("it stops");
+}

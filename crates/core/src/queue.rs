@@ -52,6 +52,7 @@ use crate::cause::Class;
 use crate::cut::Cuts;
 use crate::delivery::{self, Decision, Verdict};
 use crate::dice::Roll;
+use crate::flow::breaker::Rule;
 use crate::flow::{Care, SharedGate};
 use crate::hold::Hold;
 use crate::id::{DeliveryId, LaneId, MessageId, OriginId, TenantId};
@@ -115,11 +116,13 @@ pub struct Limits {
     pub window: usize,
     /// Whether destinations are treated with care.
     pub care: Care,
+    /// When the breaker of an origin opens, for which nothing else is set.
+    pub origin: Rule,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 1_024, per_queue: 512, window: 65_536, care: Care::On }
+        Self { slots: 1_024, per_queue: 512, window: 65_536, care: Care::On, origin: Rule::ORIGIN }
     }
 }
 

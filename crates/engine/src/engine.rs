@@ -156,6 +156,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
         let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
+        let origin = settings.defaults.origin();
         let destinations = Arc::new(destinations.with_defaults(settings.defaults));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
@@ -171,7 +172,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let ruled = Ruled { store: Arc::clone(&store), destinations: Arc::clone(&destinations) };
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
-        let (driver, handle) = Driver::new(settings.limits, start, Arc::new(ruled), webhooks, clock.clone(), dice);
+        let limits = Limits { origin, ..settings.limits };
+        let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), webhooks, clock.clone(), dice);
         let mint = Mint::of(session.writer);
         let new_job = Arc::new(Notify::new());
         let jobs = JobRunner {

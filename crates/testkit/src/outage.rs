@@ -140,7 +140,8 @@ impl Sender {
     /// Bare retries: nothing but this policy decides when a message is sent.
     pub fn bare(policy: Policy) -> Self {
         let lane = LaneSettings { max_in_flight: u16::MAX, ..lane(policy) };
-        let limits = Limits { slots: 1_000_000, per_queue: 1_000_000, window: 4_000_000, care: Care::Off };
+        let limits =
+            Limits { slots: 1_000_000, per_queue: 1_000_000, window: 4_000_000, care: Care::Off, ..Limits::default() };
         Self { lane: Arc::new(lane), limits }
     }
 }

@@ -63,8 +63,8 @@ impl Rule {
     /// For an endpoint on its own.
     pub const ENDPOINT: Self =
         Self { in_a_row: 10, share_milli: 500, volume: 20, endpoints: 1, open_for: Duration::from_secs(30) };
-    /// For scheme, host and port: two endpoints, so that no tenant switches off another's host.
-    pub const ORIGIN: Self = Self { in_a_row: 0, endpoints: 2, ..Self::ENDPOINT };
+    /// For scheme, host and port.
+    pub const ORIGIN: Self = Self::ENDPOINT.of_origin();
     /// For a provider, or a group of origins: a small share of much.
     pub const REGION: Self = Self { in_a_row: 0, share_milli: 50, volume: 200, endpoints: 5, ..Self::ENDPOINT };
     /// For the resolver of names: nearly everybody's names fail. `endpoints` are origins here.
@@ -72,6 +72,13 @@ impl Rule {
     /// The same where several tenants send: `endpoints` are tenants, so that one whose names are broken does not
     /// hold the others.
     pub const RESOLVER_OF_TENANTS: Self = Self { endpoints: 2, ..Self::RESOLVER };
+
+    /// For an origin, where this is the rule for its endpoints: a share alone, and of two endpoints, so that no tenant
+    /// switches off another's host.
+    #[must_use]
+    pub const fn of_origin(self) -> Self {
+        Self { in_a_row: 0, endpoints: 2, ..self }
+    }
 }
 
 /// How a breaker stands.

@@ -2,15 +2,25 @@
 
 use std::time::Duration;
 
+use super::Policy;
 use super::spec::{BreakerSpec, PolicySpec};
+use crate::flow::breaker::Rule;
 
 /// A server's word on what a policy may leave out. What it leaves out itself is as if there were none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
     /// The longest `Retry-After` that is obeyed in full.
     pub retry_after_max: Option<Duration>,
-    /// When the breaker of an endpoint opens.
+    /// When the breaker of an endpoint opens; of an origin too, but for what is in a row.
     pub breaker: BreakerSpec,
+}
+
+impl PolicyDefaults {
+    /// When the breaker of an origin opens: one host has endpoints of many policies, so that no policy says it.
+    pub fn origin(&self) -> Rule {
+        let said = Policy::build(&PolicySpec::default().or(self));
+        said.map_or(Rule::ORIGIN, |policy| policy.breaker().of_origin())
+    }
 }
 
 impl PolicySpec {
@@ -30,7 +40,6 @@ impl PolicySpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
 
     #[test]
     fn a_policy_overrides_the_server_s_word_in_each_thing_alone() {
@@ -46,5 +55,19 @@ mod tests {
         assert_eq!((rule.in_a_row, rule.volume, rule.share_milli, policy.retry_after_max()), (3, 50, 500, hour));
         let own = PolicySpec { retry_after_max: Some(2 * hour), ..spec }.or(&defaults);
         assert_eq!(Policy::build(&own).expect("a valid policy").retry_after_max(), 2 * hour);
+    }
+
+    #[test]
+    fn the_server_s_word_on_breakers_is_an_origin_s_too_but_for_failures_in_a_row() {
+        assert_eq!(PolicyDefaults::default().origin(), Rule::ORIGIN);
+        let breaker = BreakerSpec {
+            failure_rate: Some(0.25),
+            min_volume: Some(8),
+            consecutive: Some(3),
+            open_for: Some(Duration::from_secs(5)),
+        };
+        let said = PolicyDefaults { breaker, ..PolicyDefaults::default() }.origin();
+        let open_for = Duration::from_secs(5);
+        assert_eq!(said, Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN });
     }
 }

@@ -11,7 +11,7 @@ use super::bar::{Bar, Lifts};
 use super::flight::Flight;
 use super::lane::{Lane, LaneSettings};
 use super::timer::Timer;
-use super::{BreakerScope, Queue};
+use super::{BreakerScope, Limits, Queue};
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Answer, Breaker, Change, LetsThrough, Pass, Rule, Signal, Standing};
 use crate::flow::bucket::{Bucket, Rate};
@@ -66,10 +66,10 @@ impl Shared {
         }
     }
 
-    fn rule(&self, gate: SharedGate) -> Rule {
+    fn rule(&self, gate: SharedGate, limits: Limits) -> Rule {
         self.settings.rule.unwrap_or(match gate {
             SharedGate::Region(_) => Rule::REGION,
-            SharedGate::Origin(_) => Rule::ORIGIN,
+            SharedGate::Origin(_) => limits.origin,
             SharedGate::Credential(_) => Rule { in_a_row: 1, ..Rule::ENDPOINT },
             SharedGate::Resolver => Rule::RESOLVER,
         })
@@ -238,14 +238,14 @@ impl Queue {
             if !is_counted {
                 continue;
             }
-            let several_tenants = self.turn.tenants() > 1;
+            let (several_tenants, limits) = (self.turn.tenants() > 1, self.limits);
             let shared = self.shared_entry(gate, now);
             let (rule, endpoint) = match (gate, settings.origin) {
                 (SharedGate::Resolver, _) if several_tenants => {
                     (Rule::RESOLVER_OF_TENANTS, LaneId::from_raw(settings.tenant.raw()))
                 }
                 (SharedGate::Resolver, Some(origin)) => (Rule::RESOLVER, LaneId::from_raw(origin.raw())),
-                _ => (shared.rule(gate), settings.lane),
+                _ => (shared.rule(gate, limits), settings.lane),
             };
             let answer = Answer {
                 generation: pass.generation,

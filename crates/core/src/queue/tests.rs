@@ -161,6 +161,7 @@ fn some_limits() -> impl Strategy<Value = Limits> {
         per_queue,
         window,
         care: Care::Off,
+        ..Limits::default()
     })
 }
 

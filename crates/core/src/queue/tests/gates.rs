@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::flow::SharedGate;
-use crate::flow::breaker::Standing;
+use crate::flow::breaker::{Rule, Standing};
 use crate::flow::bucket::Rate;
 use crate::id::{CredentialId, OriginId, TenantId};
 use crate::off_peak::{OffPeak, Offsets};
@@ -227,6 +227,32 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     let until = hold.until.expect("until a probe");
     assert!(send(&mut queue, until).is_some());
     assert_eq!(send(&mut queue, until), None, "one probe for all of them");
+}
+
+#[test]
+fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
+    let open_for = seconds(5);
+    let origin = Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN };
+    let mut queue = Queue::new(Limits { origin, ..Limits::default() });
+    let there = OriginId::of("https://example.com");
+    for id in 0..40 {
+        let lane = LaneId::from_raw(1 + id % 2);
+        set(&mut queue, LaneSettings { origin: Some(there), ..settings(lane, Order::Fifo) });
+        admit(&mut queue, &Delivery { lane, ..delivery(id) });
+    }
+    // The first of each lane fails, and every third one from then on.
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        let verdict = if answered <= 2 || answered % 3 == 0 { REFUSED } else { OK };
+        settle(&mut queue, NOW, id, &verdict);
+    }
+    assert!((8..=12).contains(&answered), "{answered}");
+    let shown = queue.breakers(NOW);
+    let Standing::Open { until: Some(until), .. } = shown[0].standing else { panic!("{shown:?}") };
+    assert_eq!((shown.len(), shown[0].of), (1, BreakerOf::Shared(SharedGate::Origin(there))), "{shown:?}");
+    let ends = NOW + open_for - open_for / 10..=NOW + open_for + open_for / 10;
+    assert!(ends.contains(&until), "{until}");
 }
 
 #[test]

@@ -144,9 +144,10 @@ impl<S: Directory + Register> Destinations<S> {
         self.rules.of(tenant).await
     }
 
-    /// Forgets what holds for all of a tenant's, or of everybody's: it has changed.
-    pub(crate) fn forget_rules(&self, whose: TenantId) {
-        self.rules.forget(whose);
+    /// Forgets what holds for all of a tenant's, or of everybody's: it has changed. What is read from now on has this
+    /// number, or a higher one.
+    pub(crate) fn forget_rules(&self, whose: TenantId) -> u64 {
+        self.rules.forget(whose)
     }
 
     /// One as it was last seen, without asking the store.

@@ -58,6 +58,8 @@ pub struct MadeEndpoint {
     pub public_id: String,
     /// And whose it is.
     pub tenant: Option<String>,
+    /// The name of the policy it goes by.
+    pub policy: String,
 }
 
 /// Why an endpoint was not made or changed.
@@ -132,7 +134,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let endpoint = self.checked(endpoint).await?;
         let public_id = self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at);
-        let made = MadeEndpoint { public_id, tenant: self.tenant_public_id(endpoint.tenant).await?, endpoint };
+        let tenant = self.tenant_public_id(endpoint.tenant).await?;
+        let policy = self.rules(endpoint.tenant).await?.policy_of(&endpoint).to_owned();
+        let made = MadeEndpoint { public_id, tenant, policy, endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
             EndpointPut::Done => Ok(Made::Now(made)),
@@ -270,7 +274,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         endpoint.url = Target::parse(&endpoint.url, self.destinations.targets())?.rewritten(endpoint.url);
         endpoint.event_types.iter().try_for_each(|text| pattern::Pattern::parse(text).map(drop))?;
-        self.rules(endpoint.tenant).await?.policy(&endpoint.policy)?;
+        if let Some(named) = &endpoint.policy {
+            self.rules(endpoint.tenant).await?.policy(named)?;
+        }
         CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
         let mut overrides = Overrides::default();
         endpoint.status_overrides.iter().try_for_each(|(status, class)| overrides.add(status, class))?;

@@ -150,8 +150,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules of a tenant, or of everybody, are others now: whatever is decided from now on
     /// is read anew, and the loop reads its lanes again.
     pub(crate) async fn rules_changed(&self, whose: TenantId) -> Result<(), Ended> {
-        self.destinations.forget_rules(whose);
-        self.handle.ask(Command::Rules(Some(whose).filter(|whose| *whose != OPERATOR))).await.map(drop)
+        let number = self.destinations.forget_rules(whose);
+        let tenant = Some(whose).filter(|whose| *whose != OPERATOR);
+        self.handle.ask(Command::Rules(tenant, number)).await.map(drop)
     }
 
     /// Somebody who goes by a policy, in words: a tenant or an endpoint.
@@ -161,7 +162,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             tenant => {
                 let terms = self.tenant(tenant).await?.and_then(|tenant| tenant.terms.policy.clone());
                 if terms.is_some_and(|named| named == policy.name) {
-                    return Ok(Some("it is the policy of the tenant's new endpoints".to_owned()));
+                    return Ok(Some("the tenant itself uses it".to_owned()));
                 }
                 Ok(self.endpoint_using(tenant, &policy.name).await?.map(|id| format!("the endpoint {id} uses it")))
             }
@@ -181,7 +182,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 }
                 let of = tenant.uid.unwrap_or_else(|| self.public_id(Kind::Tenant, tenant.id.0, tenant.at));
                 if tenant.terms.policy.as_deref() == Some(&policy.name) {
-                    return Ok(Some(format!("it is the policy of the new endpoints of the tenant {of}")));
+                    return Ok(Some(format!("the tenant {of} uses it")));
                 }
                 if let Some(id) = self.endpoint_using(tenant.id, &policy.name).await? {
                     return Ok(Some(format!("the endpoint {id} of the tenant {of} uses it")));
@@ -197,7 +198,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let page = self.store.endpoints_after(tenant, after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(None) };
             after = Some(last.id);
-            let found = page.iter().find(|endpoint| endpoint.policy == name);
+            let found = page.iter().find(|endpoint| endpoint.policy.as_deref() == Some(name));
             if let Some(Endpoint { id, at, .. }) = found.map(AsRef::as_ref) {
                 return Ok(Some(self.public_id(Kind::Endpoint, id.0, *at)));
             }

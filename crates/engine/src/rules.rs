@@ -1,5 +1,6 @@
 //! The rules of a tenant: what holds for all of its endpoints beside what their owner says of each. These are the
-//! policies they may name, its own and the operator's, and when engagement messages may leave.
+//! policies they may name, its own and the operator's, the one they go by that name none, and when engagement messages
+//! may leave.
 //!
 //! Invariant: rules carry the number of changes that were known when they were read. What is made of older ones never
 //! takes the place of what is made of newer ones; `core::queue` compares the numbers.
@@ -30,6 +31,8 @@ pub struct Rules {
     defaults: Arc<PolicyDefaults>,
     /// What a name stands for beside the presets.
     policies: BTreeMap<String, Arc<Policy>>,
+    /// The name that endpoints go by which name none.
+    policy: Option<String>,
     /// When engagement messages may leave.
     off_peak: Option<OffPeakRule>,
 }
@@ -81,19 +84,16 @@ impl Rules {
         }
     }
 
+    /// The name of the policy that an endpoint goes by: its own, else its tenant's.
+    pub fn policy_of<'a>(&'a self, endpoint: &'a Endpoint) -> &'a str {
+        endpoint.policy.as_deref().or(self.policy.as_deref()).unwrap_or(DEFAULT_PRESET)
+    }
+
     /// What the dispatch loop needs of an endpoint. A policy that is no more reads as the default: a delivery must
     /// not be stranded by it.
     pub(crate) fn lane(&self, endpoint: &Endpoint) -> LaneSettings {
-        let settings = LaneSettings { rules: self.number, ..endpoint.lane_settings() };
-        let mut settings = match self.policies.get(&endpoint.policy) {
-            Some(stored) => LaneSettings { policy: Arc::clone(stored), ..settings },
-            // What a server's word does not change is made already.
-            None if *self.defaults == PolicyDefaults::default() => settings,
-            None => match self.preset(&endpoint.policy).or_else(|| self.preset(DEFAULT_PRESET)) {
-                Some(policy) => LaneSettings { policy: Arc::new(policy), ..settings },
-                None => settings,
-            },
-        };
+        let policy = self.policy(self.policy_of(endpoint)).or_else(|_| self.policy(DEFAULT_PRESET));
+        let mut settings = LaneSettings { rules: self.number, ..endpoint.lane_by(policy.unwrap_or_default()) };
         if let Some(window) = self.off_peak.as_ref().and_then(|rule| rule.at(endpoint)) {
             settings.special.get_or_insert_default().off_peak = Some(window);
         }
@@ -148,8 +148,10 @@ impl<S: Register> AllRules<S> {
             policies.extend(self.policies(whose).await?);
         }
         let of = self.store.document(DocumentKind::Tenant, tenant.0).await?.map(Tenant::of).transpose()?;
-        let off_peak = of.and_then(|tenant| OffPeakRule::of(&tenant.terms, self.since));
-        let rules = Arc::new(Rules { number: changes, defaults: Arc::clone(&self.defaults), policies, off_peak });
+        let terms = of.map(|tenant| tenant.terms).unwrap_or_default();
+        let off_peak = OffPeakRule::of(&terms, self.since);
+        let defaults = Arc::clone(&self.defaults);
+        let rules = Arc::new(Rules { number: changes, defaults, policies, policy: terms.policy, off_peak });
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.changes == changes {
             if kept.by_tenant.len() >= KEPT_MAX {
@@ -173,8 +175,9 @@ impl<S: Register> AllRules<S> {
         .collect()
     }
 
-    /// Forgets a tenant's rules: they have changed. The operator's are everybody's.
-    pub(crate) fn forget(&self, whose: TenantId) {
+    /// Forgets a tenant's rules: they have changed. The operator's are everybody's. Whatever is read from now on has
+    /// the number that it gives, or a higher one.
+    pub(crate) fn forget(&self, whose: TenantId) -> u64 {
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         kept.changes += 1;
         if whose == OPERATOR {
@@ -182,5 +185,6 @@ impl<S: Register> AllRules<S> {
         } else {
             kept.by_tenant.remove(&whose);
         }
+        kept.changes
     }
 }

@@ -147,7 +147,7 @@ impl Plant {
         // Some are somebody's.
         endpoint.subject = tenant.raw().is_multiple_of(2).then(|| self.canary("subject"));
         endpoint.event_types = vec![self.canary("wants")];
-        endpoint.policy = self.canary("policy");
+        endpoint.policy = Some(self.canary("policy"));
         let once = self.call(tenant);
         _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once)).await?;
         Ok(endpoint)

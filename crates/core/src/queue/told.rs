@@ -1,12 +1,12 @@
-//! Which settings the store has told of lately, by version. A lane that has nothing to do is forgotten, and what an
-//! accept brings along may be older than a change that was told of before: it read its endpoints, the change came,
-//! the lane was forgotten, and then it became durable.
+//! Which settings the store has told of lately, by version, and which rules have changed. A lane that has nothing to
+//! do is forgotten, and what an accept brings along may be older than a change that was told of before: it read its
+//! endpoints, the change came, the lane was forgotten, and then it became durable.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::lane::LaneSettings;
-use crate::id::LaneId;
+use crate::id::{LaneId, TenantId};
 use crate::id_map::IdMap;
 use crate::time::Timestamp;
 
@@ -40,6 +40,10 @@ pub(super) struct Told {
     versions: IdMap<LaneId, Version>,
     /// In the order they were told of.
     order: VecDeque<(Timestamp, LaneId, Version)>,
+    /// The number of the rules of a tenant, or of everybody, that have changed.
+    rules: BTreeMap<Option<TenantId>, u64>,
+    /// In the order they were told of.
+    rules_order: VecDeque<(Timestamp, Option<TenantId>, u64)>,
 }
 
 impl Told {
@@ -62,9 +66,27 @@ impl Told {
         }
     }
 
-    /// Whether newer settings were told of.
+    /// The rules of a tenant, or of everybody, have changed: those of a smaller number are no more.
+    pub(super) fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u64) {
+        while let Some((at, whose, number)) = self.rules_order.front().copied() {
+            if now.since(at) < ARRIVES_WITHIN {
+                break;
+            }
+            self.rules_order.pop_front();
+            if self.rules.get(&whose) == Some(&number) {
+                self.rules.remove(&whose);
+            }
+        }
+        let newest = self.rules.entry(whose).or_default();
+        *newest = number.max(*newest);
+        self.rules_order.push_back((now, whose, *newest));
+    }
+
+    /// Whether newer settings, or newer rules, were told of.
     pub(super) fn are_older(&self, settings: &LaneSettings) -> bool {
-        self.versions.get(&settings.lane).is_some_and(|told| told.is_newer(Version::of(settings)))
+        let rules = [None, Some(settings.tenant)].map(|whose| self.rules.get(&whose));
+        rules.into_iter().flatten().any(|number| *number > settings.rules)
+            || self.versions.get(&settings.lane).is_some_and(|told| told.is_newer(Version::of(settings)))
     }
 
     #[cfg(test)]

@@ -86,6 +86,12 @@ impl Queue {
         self.set_lane(now, settings);
     }
 
+    /// The rules of a tenant's lanes, or of everybody's, have changed: settings that were made by those of a smaller
+    /// number are not taken over any more.
+    pub fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u64) {
+        self.told.tell_rules(now, whose, number);
+    }
+
     /// Takes over a lane's settings, new or changed, unless the store has told of newer ones.
     pub fn set_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
         if self.told.are_older(settings) {

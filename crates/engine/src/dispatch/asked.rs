@@ -36,8 +36,8 @@ pub enum Command {
     Pauses(usize, usize),
     /// What an owner says of a lane has changed: read it again.
     Lane(LaneId),
-    /// The rules of a tenant's lanes, or of everybody's, have changed: read them again.
-    Rules(Option<TenantId>),
+    /// The rules of a tenant's lanes, or of everybody's, have changed, to those of this number: read them again.
+    Rules(Option<TenantId>, u64),
     /// Is an end of this lane still being carried out?
     IsEnding(LaneId),
     /// Which of these lanes are paused?
@@ -131,7 +131,8 @@ impl Dispatch {
                 effects.push(Effect::Store(Call::Lanes(vec![lane])));
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
-            Command::Rules(tenant) => {
+            Command::Rules(tenant, number) => {
+                self.queue.tell_rules(now, tenant, number);
                 let lanes = self.queue.lanes_of(tenant);
                 effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(Call::Lanes(some.to_vec()))));
                 effects.push(Effect::Answer(ticket, Answer::Done));

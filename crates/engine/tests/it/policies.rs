@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::policy::{JitterSpec, PolicySpec};
 use posthaste_engine::policies::NotPut;
+use posthaste_engine::tenants::{Tenant, Terms};
 use posthaste_store::{MemoryStore, OPERATOR};
 
 use crate::running::Running;
@@ -39,6 +40,33 @@ async fn waits_follow_a_stored_policy_its_changes_and_a_restart() {
     assert_eq!(second.wait_after(delivery, 4).await, 33);
     second.engine.put_policy(tenant, "slow", every(55)).await.expect("a policy");
     assert_eq!(second.wait_after(delivery, 5).await, 55);
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_waits() {
+    let store = Arc::new(MemoryStore::default());
+    let first = Running::start(&store).await;
+    let [slow, quick] = ["slow", "quick"].map(|name| Terms { policy: Some(name.to_owned()), ..Terms::default() });
+    for (name, seconds) in [("slow", 100), ("quick", 20), ("own", 60)] {
+        first.engine.put_policy(OPERATOR, name, every(seconds)).await.expect("a policy");
+    }
+    let follows = first.tenant_on("follows", slow.clone()).await;
+    let has_own = first.tenant_on("has-own", slow).await;
+    first.endpoint(follows.id, "").await.expect("an endpoint");
+    first.endpoint(has_own.id, "own").await.expect("an endpoint");
+    let (waits, other) = (first.send(follows.id).await, first.send(has_own.id).await);
+    assert_eq!((first.wait_after(waits, 1).await, first.wait_after(other, 1).await), (100, 60));
+    for tenant in [&follows, &has_own] {
+        let changed = Tenant { terms: quick.clone(), ..tenant.clone() };
+        first.engine.change_tenant(&changed).await.expect("it is changed");
+    }
+    assert_eq!(first.wait_after(waits, 2).await, 20, "what waited is decided anew");
+    let fresh = first.send(has_own.id).await;
+    assert_eq!(first.wait_after(fresh, 1).await, 60, "who names one stays with it");
+    first.stop().await;
+    let second = Running::start(&store).await;
+    assert_eq!(second.wait_after(waits, 3).await, 20, "after a restart too");
     second.stop().await;
 }
 

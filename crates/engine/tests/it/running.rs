@@ -89,7 +89,8 @@ impl Running {
         time_zone: Option<&str>,
     ) -> Result<Endpoint, NotMade> {
         let bare = Endpoint::new(EndpointId::from_raw(0), tenant, self.engine.now(), "https://example.com/");
-        let wished = Endpoint { policy: policy.to_owned(), time_zone: time_zone.map(str::to_owned), ..bare };
+        let policy = Some(policy.to_owned()).filter(|name| !name.is_empty());
+        let wished = Endpoint { policy, time_zone: time_zone.map(str::to_owned), ..bare };
         match self.engine.make_endpoint(wished, NewSigning::default(), None).await? {
             Made::Now(made) => Ok(made.endpoint),
             Made::Before(_) => panic!("nobody gave a key"),

@@ -40,7 +40,7 @@ const NOT_BUILT: &[&str] =
     &["subscription", "device_token", "topic", "environment", "registration_token", "credential"];
 
 /// Reads all that may be said at any time; complaints stay with the fields.
-pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint, policy: &str) {
+pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     fields.get("channel", |raw| match value::text(raw)?.as_str() {
         "webhook" => Ok(()),
         _ => Err("this version knows \"webhook\" alone".to_owned()),
@@ -61,7 +61,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint, policy: &st
     field!("tags", tags => endpoint.tags, Vec::new());
     field!("headers", pairs => endpoint.headers, Vec::new());
     field!("event_types", event_types => endpoint.event_types, Vec::new());
-    field!("policy", value::text => endpoint.policy, policy.to_owned());
+    field!("policy", |raw| value::text(raw).map(Some) => endpoint.policy, None);
     field!("ttl", |raw| value::ttl(raw).map(Some) => endpoint.ttl, None);
     field!("timeout", |raw| timeout(raw).map(Some) => endpoint.timeout, None);
     field!("max_in_flight", max_in_flight => endpoint.max_in_flight, MAX_IN_FLIGHT);
@@ -175,10 +175,11 @@ fn max_in_flight(raw: &RawValue) -> Result<u16, String> {
     }
 }
 
-/// The ids of an endpoint and of whose it is.
-pub(super) struct Ids {
+/// What is known of an endpoint beside what its owner says: its id, whose it is, and the policy it goes by.
+pub(super) struct Known {
     pub(super) id: String,
     pub(super) tenant: Option<String>,
+    pub(super) policy: String,
 }
 
 /// An endpoint as it is shown.
@@ -194,7 +195,7 @@ pub(super) struct Shown<'a> {
     tags: &'a [String],
     headers: BTreeMap<&'a str, &'a str>,
     event_types: &'a [String],
-    policy: &'a str,
+    policy: String,
     ttl: Option<String>,
     timeout: Option<String>,
     rate: Option<ShownRate>,
@@ -256,8 +257,8 @@ pub(super) enum Sight {
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn of(ids: Ids, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
-        let Ids { id, tenant } = ids;
+    pub(super) fn of(known: Known, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
+        let Known { id, tenant, policy } = known;
         let (status, status_reason) = status(endpoint, paused);
         let tls = &endpoint.tls;
         let value = |value: &'a String| if sight == Sight::Whole { value.as_str() } else { "…" };
@@ -272,7 +273,7 @@ impl<'a> Shown<'a> {
             tags: &endpoint.tags,
             headers: endpoint.headers.iter().map(|(name, text)| (name.as_str(), value(text))).collect(),
             event_types: &endpoint.event_types,
-            policy: &endpoint.policy,
+            policy,
             ttl: endpoint.ttl.map(duration::write),
             timeout: endpoint.timeout.map(duration::write),
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
-use posthaste_core::policy::DEFAULT_PRESET;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{Once, Outcome};
 use posthaste_engine::clock::Clock;
@@ -17,7 +16,7 @@ use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, S
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ, SECRETS};
-use super::endpoint_fields::{self as fields_of, Ids, MAX_IN_FLIGHT, Shown, Sight, Signing};
+use super::endpoint_fields::{self as fields_of, Known, MAX_IN_FLIGHT, Shown, Sight, Signing};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters, switch};
@@ -44,12 +43,11 @@ pub async fn make<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
-    let policy = tenant.terms.policy.as_deref().unwrap_or(DEFAULT_PRESET);
     let mut fields = Object::read(&body)?;
     let url = fields.need("url", value::text).unwrap_or_default();
     let mut wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, api.engine.now(), url);
-    (wished.policy, wished.max_in_flight) = (policy.to_owned(), MAX_IN_FLIGHT);
-    fields_of::read(&mut fields, &mut wished, policy);
+    wished.max_in_flight = MAX_IN_FLIGHT;
+    fields_of::read(&mut fields, &mut wished);
     let signing = fields_of::signing(&mut fields);
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
@@ -60,8 +58,8 @@ pub async fn make<S: Store, C: Clock>(
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
-    let ids = Ids { id: made.public_id.clone(), tenant: made.tenant.clone() };
-    let shown = Shown::of(ids, &made.endpoint, None, Sight::Whole);
+    let known = Known { id: made.public_id.clone(), tenant: made.tenant.clone(), policy: made.policy.clone() };
+    let shown = Shown::of(known, &made.endpoint, None, Sight::Whole);
     let shown = shown.revealed(&made.endpoint.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
@@ -87,8 +85,7 @@ pub async fn change<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let policy = caller.tenant()?.terms.policy.clone();
-    let policy = policy.as_deref().unwrap_or(DEFAULT_PRESET);
+    caller.tenant()?;
     let mut tries = 0;
     loop {
         let before = found(&api, caller.sees(), &named).await?;
@@ -97,7 +94,7 @@ pub async fn change<S: Store, C: Clock>(
         if let Some(url) = fields.get("url", value::text) {
             wished.url = url;
         }
-        fields_of::read(&mut fields, &mut wished, policy);
+        fields_of::read(&mut fields, &mut wished);
         if fields.has("signing") {
             fields.object("signing");
             fields.complain("signing", "is changed by POST …/secret/rotate".to_owned());
@@ -314,7 +311,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let last = if is_cut { data.last().map(|(last, _)| last.id) } else { after.filter(|_| more) };
     let mut shown = Vec::with_capacity(data.len());
     for (endpoint, hold) in &data {
-        shown.push(Shown::of(ids(&api, endpoint).await?, endpoint, *hold, caller.sight()));
+        shown.push(Shown::of(known(&api, endpoint).await?, endpoint, *hold, caller.sight()));
     }
     Ok(page(&uri, shown, last.map(|last| api.engine.cursor_behind(list, last.0))))
 }
@@ -334,8 +331,11 @@ async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) ->
     Ok(Arc::clone(&known.endpoint))
 }
 
-async fn ids<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Ids, Problem> {
-    Ok(Ids { id: public_id(api, endpoint), tenant: api.engine.tenant_public_id(endpoint.tenant).await? })
+/// What is known of an endpoint beside what its owner says.
+async fn known<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Known, Problem> {
+    let tenant = api.engine.tenant_public_id(endpoint.tenant).await?;
+    let policy = api.engine.rules(endpoint.tenant).await?.policy_of(endpoint).to_owned();
+    Ok(Known { id: public_id(api, endpoint), tenant, policy })
 }
 
 fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
@@ -346,5 +346,5 @@ async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &End
     let holds = api.engine.paused(vec![LaneId::from(endpoint.id)]).await;
     let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let hold = holds.into_iter().next().flatten();
-    Ok(json(StatusCode::OK, &Shown::of(ids(api, endpoint).await?, endpoint, hold, sight)))
+    Ok(json(StatusCode::OK, &Shown::of(known(api, endpoint).await?, endpoint, hold, sight)))
 }

@@ -194,7 +194,8 @@ fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Resu
     let mut terms = before;
     terms.weight = weight.unwrap_or(terms.weight);
     let has = |name| fields.has(name);
-    let [has_quota, has_zone, has_off_peak, has_region] = ["quota", "time_zone", "off_peak", "region"].map(has);
+    let [has_quota, has_policy, has_zone, has_off_peak, has_region] =
+        ["quota", "policy", "time_zone", "off_peak", "region"].map(has);
     let (quota, pending_max) = quota(&mut fields);
     if has_quota {
         (terms.quota, terms.pending_max) = (quota, pending_max);
@@ -203,7 +204,7 @@ fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Resu
         let name = value::text(raw)?;
         rules.policy(&name).map(|_| name).map_err(|unknown| unknown.to_string())
     });
-    terms.policy = policy.or(terms.policy);
+    terms.policy = if has_policy { policy } else { terms.policy };
     let zone = fields.get("time_zone", time_zone);
     terms.time_zone = if has_zone { zone } else { terms.time_zone };
     let region = fields.get("region", value::name);

@@ -127,6 +127,22 @@ async fn a_name_that_is_no_policys_is_told_with_the_nearest_one_wherever_it_is_n
 }
 
 #[tokio::test]
+async fn an_endpoint_that_names_no_policy_goes_by_its_tenant_s_whichever_that_is() {
+    let server = Server::start().await;
+    let (follows, named) = (server.endpoint("").await, server.endpoint(r#", "policy": "backend""#).await);
+    for (body, policy) in [(r#"{"policy": "gethook"}"#, "gethook"), (r#"{"policy": null}"#, "webhook")] {
+        assert_eq!(server.call(Method::PATCH, "/v1/tenants/default", body).await.status, StatusCode::OK);
+        let policies = async |id: &str| server.get(&format!("/v1/endpoints/{id}")).await.text("policy").to_owned();
+        assert_eq!([policies(&follows).await, policies(&named).await], [policy, "backend"]);
+    }
+    server.call(Method::PUT, "/v1/policies/payments", FULL).await;
+    server.call(Method::PATCH, "/v1/tenants/default", r#"{"policy": "payments"}"#).await;
+    let in_use = server.call(Method::DELETE, "/v1/policies/payments", "").await;
+    assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
+    assert!(in_use.text("detail").starts_with("the tenant itself uses it"), "{}", in_use.body);
+}
+
+#[tokio::test]
 async fn presets_and_bad_policies_are_not_put() {
     let server = Server::start().await;
     for (method, path, body, told) in [

@@ -217,11 +217,11 @@ pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &
 }
 
 pub(super) async fn an_unknown_policy_reads_as_the_default<S: Store>(case: &Case<S>) {
-    let newer = Endpoint { policy: "from a newer version".to_owned(), ..endpoint(1) };
+    let newer = Endpoint { policy: Some("from a newer version".to_owned()), ..endpoint(1) };
     case.put_endpoint(newer.clone()).await;
     let lanes = case.done("lanes", case.store.lanes(vec![newer.id.into()]).await);
     let policies: Vec<&Policy> = lanes.iter().map(|lane| &*lane.policy).collect();
     case.same("the policy", policies, vec![&Policy::default()]);
     let found = case.done("endpoint", case.store.endpoint(newer.id).await);
-    case.same("its name is kept", found.map(|found| found.policy.clone()), Some(newer.policy));
+    case.same("its name is kept", found.and_then(|found| found.policy.clone()), newer.policy);
 }

@@ -105,7 +105,7 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
             SigningSecret { text: "whsec_old".to_owned(), until: Some(after(1_000)) },
         ],
         event_types: vec!["invoice.*".to_owned(), "é 漢".to_owned()],
-        policy: "backend".to_owned(),
+        policy: Some("backend".to_owned()),
         ttl: Some(Duration::from_secs(60)),
         timeout: Some(Duration::from_millis(2_500)),
         rate: Some(EndpointRate { milli: 6_500, burst: 10 }),

@@ -124,8 +124,8 @@ pub struct Endpoint {
     pub secrets: Vec<SigningSecret>,
     /// Which events it wants; none means all.
     pub event_types: Vec<String>,
-    /// The name of its retry policy.
-    pub policy: String,
+    /// The name of its retry policy; its tenant's where it names none.
+    pub policy: Option<String>,
     /// How long its messages are worth sending.
     pub ttl: Option<Duration>,
     /// How long an attempt may take, where its owner wants less than the server allows.
@@ -164,7 +164,7 @@ impl Endpoint {
             headers: Vec::new(),
             secrets: Vec::new(),
             event_types: Vec::new(),
-            policy: "webhook".to_owned(),
+            policy: None,
             ttl: None,
             timeout: None,
             rate: None,
@@ -191,10 +191,15 @@ impl Endpoint {
         matches!(self.status, EndpointStatus::Active | EndpointStatus::Disabled(_))
     }
 
-    /// What the dispatch loop needs of it. An unknown policy name reads as the default: a
+    /// What the dispatch loop needs of it, as far as it says itself. An unknown policy name reads as the default: a
     /// delivery must not be stranded by a preset that a newer version has and this one has not.
     pub fn lane_settings(&self) -> LaneSettings {
-        let policy = Arc::new(Policy::preset(&self.policy).unwrap_or_default());
+        let policy = self.policy.as_deref().and_then(Policy::preset);
+        self.lane_by(Arc::new(policy.unwrap_or_default()))
+    }
+
+    /// The same by this policy, whatever it names.
+    pub fn lane_by(&self, policy: Arc<Policy>) -> LaneSettings {
         let settings = LaneSettings {
             version: self.version,
             disabled: matches!(self.status, EndpointStatus::Disabled(_)),

@@ -55,7 +55,7 @@ impl Target {
     pub fn endpoint(self) -> Endpoint {
         Endpoint {
             secrets: vec![SigningSecret::lasting("whsec_YSBzZWNyZXQgZm9yIHNlZWRlZCByb3dz")],
-            policy: "backend".to_owned(),
+            policy: Some("backend".to_owned()),
             ..Endpoint::new(self.id(), self.tenant(), THEN, format!("https://{}.example.com/", self.0))
         }
     }

@@ -38,6 +38,24 @@ fn the_same_holds_for_rules_that_lanes_share() {
 }
 
 #[test]
+fn rules_that_changed_are_not_brought_back_to_a_lane_that_nobody_knew() {
+    let mut queue = Queue::new(Limits::default());
+    let tenant = settings(LANE, Order::Fifo).tenant;
+    let ruled = |rules| Arc::new(LaneSettings { rules, ..settings(LANE, Order::Fifo) });
+    queue.tell_rules(NOW, Some(tenant), 2);
+    queue.tell_rules(NOW, Some(TenantId::from_raw(tenant.raw() + 1)), 3);
+    queue.set_lane(NOW, &ruled(1));
+    assert_eq!(queue.admit(NOW, delivery(1), Place::Ready), Admission::Taken);
+    assert!(queue.lacks_settings(LANE), "they are asked for");
+    queue.set_lane(NOW, &ruled(2));
+    assert!(!queue.lacks_settings(LANE), "another tenant's changes are none of its");
+    queue.tell_rules(NOW, None, 4);
+    assert!(queue.told.are_older(&ruled(3)) && !queue.told.are_older(&ruled(4)), "everybody's are");
+    queue.tell_rules(NOW + seconds(300), None, 5);
+    assert!(!queue.told.are_older(&ruled(5)) && queue.told.are_older(&ruled(4)));
+}
+
+#[test]
 fn a_version_is_remembered_until_everything_from_before_it_has_arrived() {
     let mut queue = Queue::new(Limits::default());
     for lane in 0..100 {

@@ -21,6 +21,24 @@ fn an_accept_from_before_an_endpoint_was_disabled_does_not_enable_it_again() {
 }
 
 #[test]
+fn an_accept_from_before_its_tenant_had_another_policy_does_not_bring_the_old_one_back() {
+    let mut rig = Rig::new();
+    let old = fifo(7);
+    let arrives = rig.accept(1, &old);
+    let policy = Arc::new(Policy::preset("backend").expect("a preset"));
+    let new = Arc::new(LaneSettings { rules: 1, policy, ..(*old).clone() });
+    rig.store.lock().put_lane(Arc::clone(&new));
+    rig.ask(1, 1, Command::Rules(Some(old.tenant), 1));
+    rig.every_call(1);
+    rig.step(2, arrives);
+    assert_eq!(rig.sent, [], "the lane is read first");
+    let asked = rig.calls.front();
+    assert!(matches!(asked, Some(Call::Lanes(_))), "{asked:?}");
+    rig.every_call(2);
+    assert_eq!(rig.sent.len(), 1);
+}
+
+#[test]
 fn settings_that_were_read_before_a_change_are_read_again() {
     let mut rig = Rig::new();
     let old = fifo(7);

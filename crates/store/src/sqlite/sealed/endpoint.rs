@@ -43,8 +43,7 @@ pub(in crate::sqlite) fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> 
     let mut plain = Vec::new();
     let Endpoint { url, policy, uid, subject, description, time_zone, tls, .. } = endpoint;
     pack_text(&mut plain, url);
-    pack_text(&mut plain, policy);
-    for text in [uid, subject, description, time_zone, &tls.ca, &tls.client_cert, &tls.client_key] {
+    for text in [policy, uid, subject, description, time_zone, &tls.ca, &tls.client_cert, &tls.client_key] {
         pack_if(&mut plain, text.as_deref(), pack_text);
     }
     for list in [&endpoint.event_types, &endpoint.tags] {
@@ -79,7 +78,7 @@ pub(in crate::sqlite) fn open(endpoint: &Endpoint, key: &SealingKey, sealed: &[u
     // In the order they were packed in.
     let opened = Endpoint {
         url: unpack_text(rest)?,
-        policy: unpack_text(rest)?,
+        policy: unpack_if(rest, unpack_text)?,
         uid: unpack_if(rest, unpack_text)?,
         subject: unpack_if(rest, unpack_text)?,
         description: unpack_if(rest, unpack_text)?,

@@ -31,7 +31,7 @@ pub mod rules;
 mod signer;
 pub mod target;
 pub mod tenants;
-mod trail;
+pub mod trail;
 mod upkeep;
 pub mod watch;
 pub mod webhooks;

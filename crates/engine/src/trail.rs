@@ -1,28 +1,59 @@
 //! The audit trail, read as a list: the journal's rows, from either end.
 
-use posthaste_core::id::MessageId;
+use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{JournalRow, ListOrder, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
 
+/// A part of the journal, by when its rows were written: times of rows never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Written then or later.
+    pub since: Option<Timestamp>,
+    /// Written before.
+    pub until: Option<Timestamp>,
+}
+
+impl Span {
+    fn has(&self, row: &JournalRow) -> bool {
+        self.since.is_none_or(|since| row.at >= since) && self.until.is_none_or(|until| row.at < until)
+    }
+}
+
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Rows of the journal from this one on, itself included; from the end of the list where none is said.
-    pub async fn trail(&self, order: ListOrder, from: Option<u64>, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
-        match (order, from) {
-            (ListOrder::OldestFirst, from) => self.store.journal(from.unwrap_or(1).saturating_sub(1), limit).await,
-            (ListOrder::NewestFirst, from) => {
+    /// Rows of a part of the journal from this one on, itself included; from where that part begins, or ends, where
+    /// none is said. Fewer than were asked for are the last.
+    pub async fn trail(
+        &self,
+        span: Span,
+        order: ListOrder,
+        from: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<JournalRow>, StoreError> {
+        let mut rows = match order {
+            ListOrder::OldestFirst => {
+                let before = match (from, span.since) {
+                    (Some(from), _) => from.saturating_sub(1),
+                    (None, Some(since)) => self.last_row(|row| row.at < since).await?,
+                    (None, None) => 0,
+                };
+                self.store.journal(before, limit).await?
+            }
+            ListOrder::NewestFirst => {
                 let last = match from {
                     Some(from) => from,
-                    None => self.last_row().await?,
+                    None => self.last_row(|row| span.until.is_none_or(|until| row.at < until)).await?,
                 };
                 let mut rows = self.store.journal(last.saturating_sub(u64::from(limit)), limit).await?;
                 rows.retain(|row| row.number <= last);
                 rows.reverse();
-                Ok(rows)
+                rows
             }
-        }
+        };
+        rows.retain(|row| span.has(row));
+        Ok(rows)
     }
 
     /// When these messages were accepted, as far as they are kept.
@@ -30,26 +61,30 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.accepted_at(messages).await
     }
 
-    /// The number of the journal's last row. The journal is read forwards: twice as far each time, then halfway
-    /// between what is there and what is not; some fifty reads however long it is.
-    async fn last_row(&self) -> Result<u64, StoreError> {
+    /// Whose an endpoint is, or was until it was deleted.
+    pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
+        Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
+    }
+
+    /// The number of the last row up to which all are so; 0 where the first is not. The journal is read forwards:
+    /// twice as far each time, then halfway between what is so and what is not; some fifty reads however long it is.
+    async fn last_row(&self, is_so: impl Fn(&JournalRow) -> bool) -> Result<u64, StoreError> {
+        let behind = async |number| {
+            let row = self.store.journal(number, 1).await?.pop();
+            Ok::<_, StoreError>(row.filter(&is_so).map(|row| row.number))
+        };
         let (mut there, mut step) = (0, 1);
-        while let Some(row) = self.behind(there + step).await? {
+        while let Some(row) = behind(there + step).await? {
             (there, step) = (row, step * 2);
         }
         let mut none_behind = there + step;
         while there < none_behind {
             let middle = there + (none_behind - there) / 2;
-            match self.behind(middle).await? {
+            match behind(middle).await? {
                 Some(row) => there = row,
                 None => none_behind = middle,
             }
         }
         Ok(there)
-    }
-
-    /// The first row behind this number.
-    async fn behind(&self, number: u64) -> Result<Option<u64>, StoreError> {
-        Ok(self.store.journal(number, 1).await?.first().map(|row| row.number))
     }
 }

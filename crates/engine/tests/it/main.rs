@@ -10,3 +10,4 @@ mod running;
 mod ssrf;
 mod tenants;
 mod tls;
+mod trail;

@@ -1,10 +1,12 @@
 //! The audit trail: what happened to deliveries and what operators did, as the journal keeps it, and the signed word
 //! on how it ends. `posthaste audit verify` proves that nothing in it was changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use http::{StatusCode, Uri};
+use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State as Life;
@@ -12,18 +14,21 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
+use posthaste_engine::trail::Span;
 use posthaste_store::journal::Entry;
-use posthaste_store::{By, DocumentKind, EndpointStatus, OPERATOR, PauseScope, SecretAct, Store};
+use posthaste_store::{By, DocumentKind, EndpointStatus, JournalRow, OPERATOR, PauseScope, SecretAct, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
 use super::list::{Asked, not_ours, page};
-use super::{Answer, Api, json, no_parameters};
+use super::{Answer, Api, json, no_parameters, tenants};
 use crate::problem::{Code, Problem};
 use crate::value;
 
 /// Rows of the journal that one request looks at: a row is a commit, and may tell of hundreds of things.
 const ROWS_MAX: u32 = 500;
+/// And things that they tell of.
+const ENTRIES_MAX: u32 = 20_000;
 
 /// What is told of, by name.
 const KINDS: [&str; 21] = [
@@ -52,40 +57,103 @@ const KINDS: [&str; 21] = [
 
 /// `GET /v1/audit`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &["kind"])?;
-    let kind = asked.filter("kind");
-    if let Some(unknown) = kind.filter(|kind| !KINDS.contains(kind)) {
-        let detail = format!("kind {unknown:?} is not one of {}", KINDS.join(", "));
-        return Err(Problem::new(Code::InvalidParameter, detail));
-    }
-    let list = api.engine.list_id(Sees::All, &format!("audit {kind:?} {:?}", asked.order));
+    let asked = Asked::of(&uri, &["kind", "tenant", "since", "until"])?;
+    let filter = Filter::of(&api, &asked).await?;
+    let list = asked.list(&api, Sees::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
     let after = asked.cursor.as_ref().map(open).transpose()?;
     // Where to go on: a row, and how many of its entries were passed already.
     let (from, passed) = after.map_or((None, 0), |(passed, row)| (Some(row), passed.as_millis()));
-    let rows = api.engine.trail(asked.order, from, ROWS_MAX).await?;
+    let rows = api.engine.trail(filter.span, asked.order, from, ROWS_MAX).await?;
     let (mut data, mut next) = (Vec::new(), None);
-    let full = rows.len() == ROWS_MAX as usize;
+    let (mut owners, mut looked) = (Owners::new(), 0);
     'rows: for (nth, row) in rows.iter().enumerate() {
         let skip = if nth == 0 { passed } else { 0 };
         for (at, entry) in (0_i64..).zip(row.entries()) {
             let entry = entry?;
-            if at < skip || kind.is_some_and(|kind| kind != name(&entry)) {
+            if at < skip {
                 continue;
             }
+            if looked == ENTRIES_MAX {
+                next = Some((row.number, at));
+                break 'rows;
+            }
+            looked += 1;
+            let about = filter.found(&api, &mut owners, &entry).await?;
+            let Some(about) = about else { continue };
             if data.len() == asked.limit as usize {
                 next = Some((row.number, at));
                 break 'rows;
             }
-            data.push(Shown::of(&api, row.number, row.at, &entry).await?);
+            data.push(Shown::of(&api, row, &entry, about).await?);
         }
     }
     // Rows are left to look at: the last one looked at is looked at again, and all of it passed.
-    if next.is_none() && full {
+    if next.is_none() && rows.len() == ROWS_MAX as usize {
         next = rows.last().map(|row| (row.number, i64::from(u32::MAX)));
     }
     let next = next.and_then(|(row, passed)| api.engine.cursor(list, Timestamp::from_millis(passed), row));
     Ok(page(&uri, data, next))
+}
+
+/// Which entries are asked for.
+#[derive(Debug)]
+struct Filter<'a> {
+    kind: Option<&'a str>,
+    tenant: Option<TenantId>,
+    span: Span,
+}
+
+/// Whose the endpoints are that were met.
+type Owners = BTreeMap<EndpointId, Option<TenantId>>;
+
+impl<'a> Filter<'a> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, asked: &'a Asked) -> Result<Self, Problem> {
+        let kind = asked.filter("kind");
+        if let Some(unknown) = kind.filter(|kind| !KINDS.contains(kind)) {
+            let detail = format!("kind {unknown:?} is not one of {}", KINDS.join(", "));
+            return Err(Problem::new(Code::InvalidParameter, detail));
+        }
+        let tenant = match asked.filter("tenant") {
+            // One that was erased is still spoken of.
+            Some(named) => match api.engine.opened(Kind::Tenant, named) {
+                Some((key, _)) => Some(TenantId(key)),
+                None => Some(tenants::found(api, named).await?.id),
+            },
+            None => None,
+        };
+        let span = Span { since: asked.time("since")?, until: asked.time("until")? };
+        Ok(Self { kind, tenant, span })
+    }
+
+    /// What an entry is about, if it is asked for.
+    async fn found<S: Store, C: Clock>(
+        &self,
+        api: &Api<S, C>,
+        owners: &mut Owners,
+        entry: &Entry,
+    ) -> Result<Option<About>, Problem> {
+        if self.kind.is_some_and(|kind| kind != name(entry)) {
+            return Ok(None);
+        }
+        let mut about = about(entry);
+        if let (None, Some(endpoint)) = (about.tenant, about.endpoint) {
+            about.tenant = match owners.get(&endpoint) {
+                Some(known) => *known,
+                None => {
+                    let owner = api.engine.owner(endpoint).await?;
+                    owners.insert(endpoint, owner);
+                    owner
+                }
+            };
+        }
+        let is_asked_for = match (self.tenant, about.tenant, about.message) {
+            (None, ..) => true,
+            (Some(asked), None, Some(message)) => api.engine.has_message(Sees::Tenant(asked), message).await?,
+            (Some(asked), owner, _) => owner == Some(asked),
+        };
+        Ok(is_asked_for.then_some(about))
+    }
 }
 
 /// `GET /v1/audit/checkpoint`: signed now. Who keeps it elsewhere can tell later whether anything before it changed.
@@ -110,6 +178,7 @@ struct Checkpoint {
 struct Shown {
     row: u64,
     at: String,
+    recorded_at: String,
     kind: &'static str,
     tenant: Option<String>,
     endpoint: Option<String>,
@@ -121,19 +190,25 @@ struct Shown {
 }
 
 impl Shown {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, row: u64, at: Timestamp, entry: &Entry) -> Result<Self, Problem> {
-        let About { tenant, endpoint, message, delivery, what, by } = about(entry);
+    async fn of<S: Store, C: Clock>(
+        api: &Api<S, C>,
+        row: &JournalRow,
+        entry: &Entry,
+        about: About,
+    ) -> Result<Self, Problem> {
+        let About { tenant, endpoint, message, delivery, what, by } = about;
         let accepted = match message {
             Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
             None => None,
         };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
         Ok(Self {
-            row,
-            at: value::write_time(entry.at().unwrap_or(at)),
+            row: row.number,
+            at: value::write_time(entry.at().unwrap_or(row.at)),
+            recorded_at: value::write_time(row.at),
             kind: name(entry),
             tenant: match tenant {
-                Some(tenant) => tenant_id(api, tenant).await?,
+                Some(tenant) => api.engine.tenant_public_id(tenant).await?,
                 None => None,
             },
             endpoint: match endpoint {
@@ -146,11 +221,6 @@ impl Shown {
             by: by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
         })
     }
-}
-
-async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
-    let known = api.engine.tenant(tenant).await?;
-    Ok(known.map(|known| api.engine.public_id(Kind::Tenant, known.id.0, known.at)))
 }
 
 async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
@@ -188,7 +258,8 @@ fn about(entry: &Entry) -> About {
             what: Some(end(state)),
             ..About::default()
         },
-        Entry::Cut { cause, .. } => About { what: Some(cause.code().to_owned()), ..About::default() },
+        Entry::Cut { scope, cause, .. } => About { what: Some(cause.code().to_owned()), ..cut(*scope) },
+        Entry::Uncut { scope } => cut(*scope),
         Entry::Paused { scope, by, .. } | Entry::Resumed { scope, by } => {
             let about = match scope {
                 PauseScope::All => About { what: Some("everything".to_owned()), ..About::default() },
@@ -252,6 +323,14 @@ fn about(entry: &Entry) -> About {
             About { what: Some(format!("to master key {to}")), ..About::default() }
         }
         _ => About::default(),
+    }
+}
+
+/// What a cut ends.
+fn cut(scope: Scope) -> About {
+    match scope {
+        Scope::Message(message) => About { message: Some(message), ..About::default() },
+        Scope::Lane(lane) => About { endpoint: Some(lane.endpoint()), ..About::default() },
     }
 }
 

@@ -3,13 +3,22 @@
 use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
 use super::{Operation, answer};
 
-const KIND: Field = may("kind", Shape::Text, "only this, such as ended, paused, document or erased");
+const FILTERS: &[Field] = &[
+    LIMIT,
+    ORDER,
+    CURSOR,
+    may("kind", Shape::Text, "only this, such as ended, paused, document or erased"),
+    may("tenant", Shape::Text, "only what is known to be about this tenant, by id or uid"),
+    may("since", Shape::Time, "recorded then or later"),
+    may("until", Shape::Time, "recorded before"),
+];
 
 const SHOWN: Shape = Shape::Named(
     "AuditEntry",
     &[
         need("row", Shape::Whole, "the row of the journal that tells of it: one for each commit"),
-        need("at", Shape::Time, ""),
+        need("at", Shape::Time, "when it happened"),
+        need("recorded_at", Shape::Time, "the time of its row, which never goes back"),
         need("kind", Shape::Text, "what happened"),
         null("tenant", Shape::Text, ""),
         null("endpoint", Shape::Text, ""),
@@ -30,7 +39,7 @@ const CHECKPOINT: Shape = Shape::Object(&[
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/audit", "Lists what happened, and what operators did")
         .scope("operate")
-        .parameters(&[LIMIT, ORDER, CURSOR, KIND])
+        .parameters(FILTERS)
         .answers(&[answer(200, "A page of it.", &Shape::Page(&SHOWN))]),
     Operation::get("/v1/audit/checkpoint", "Signs for everything up to now").scope("operate").answers(&[answer(
         200,

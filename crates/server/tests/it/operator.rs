@@ -107,3 +107,49 @@ async fn an_operator_reads_each_thing_of_every_tenant_and_who_has_it() {
     }
     given.locked.server.stop().await.expect("it stops");
 }
+
+/// Every entry of the trail that a query finds, page by page.
+async fn trail(given: &Given, query: &str) -> Vec<Value> {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = given.get("", &format!("/v1/audit?limit=3&{query}{cursor}")).await;
+        assert_eq!(page.status, StatusCode::OK, "{query}: {}", page.body);
+        found.extend(page.body["data"].as_array().expect("a list").iter().cloned());
+        let Some(next) = page.body["next_cursor"].as_str() else { return found };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+#[tokio::test]
+async fn the_trail_is_found_by_tenant_kind_and_time() {
+    let given = Given::start().await;
+    let all = trail(&given, "order=asc").await;
+    for [uid, id, ..] in &given.tenants {
+        let expected: Vec<&Value> = all.iter().filter(|entry| entry["tenant"] == id.as_str()).collect();
+        for kind in ["document", "endpoint", "accepted", "ended", "job"] {
+            assert!(expected.iter().any(|entry| entry["kind"] == kind), "{kind}: {expected:?}");
+        }
+        for named in [uid, id] {
+            let found = trail(&given, &format!("order=asc&tenant={named}")).await;
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+        }
+        let found = trail(&given, &format!("tenant={uid}&kind=ended")).await;
+        assert_eq!((found.len(), &found[0]["what"]), (1, &"dead: bad_request".into()));
+    }
+    for time in all.iter().map(|entry| entry["recorded_at"].as_str().expect("a time")) {
+        let is_since = |entry: &&Value| entry["recorded_at"].as_str() >= Some(time);
+        let (since, until): (Vec<&Value>, Vec<&Value>) = all.iter().partition(is_since);
+        for (query, expected) in [(format!("since={time}"), since), (format!("until={time}"), until)] {
+            let found = trail(&given, &format!("order=asc&{query}")).await;
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{query}");
+            let newest = trail(&given, &query).await;
+            assert_eq!(newest.len(), expected.len(), "{query}");
+        }
+    }
+    assert_eq!(given.get("", "/v1/audit?tenant=nobody").await.problem(), (404, "not_found", ""));
+    assert_eq!(given.get("", "/v1/audit?since=today").await.problem(), (400, "invalid_parameter", ""));
+    let other = given.get("", "/v1/audit?limit=1").await;
+    let path = format!("/v1/audit?limit=1&tenant=acme&cursor={}", other.text("next_cursor"));
+    assert_eq!(given.get("", &path).await.problem(), (400, "invalid_parameter", ""));
+    given.locked.server.stop().await.expect("it stops");
+}

@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use posthaste_core::Roll;
 use posthaste_core::delivery::Delivery;
@@ -39,7 +38,7 @@ use crate::rotation::{NotRotated, Rotator};
 use crate::signer::Signer;
 use crate::target::Origin;
 use crate::tenants::{self, Tenants};
-use crate::upkeep::Upkeep;
+use crate::upkeep::{Agreements, Upkeep};
 use crate::watch::Watch;
 use crate::webhooks::Webhooks;
 
@@ -92,8 +91,9 @@ pub struct Engine<S, C> {
     rotator: Arc<Rotator>,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
-    /// How long it is known which deliveries there were.
-    pub(crate) history: Duration,
+    /// How long things are kept where nothing else was agreed.
+    pub(crate) retention: Retention,
+    pub(crate) agreements: Arc<Agreements>,
 }
 
 /// A verb that changes what waits could not be carried out.
@@ -185,7 +185,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
             mint: mint.clone(),
             wake: Arc::clone(&new_job),
         };
-        let upkeep = Upkeep { store: Arc::clone(&store), session, retention: settings.retention, clock: clock.clone() };
+        let agreements = Arc::new(Agreements::default());
+        let upkeep = Upkeep {
+            store: Arc::clone(&store),
+            session,
+            handle: handle.clone(),
+            retention: settings.retention,
+            clock: clock.clone(),
+            agreements: Arc::clone(&agreements),
+        };
         let signer = Signer { store: Arc::clone(&store), session, clock: clock.clone() };
         let erasures = Arc::new(Wakes::default());
         let eraser = Eraser {
@@ -216,7 +224,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             rotator,
             connector: Arc::clone(&connector),
             watch: Watch::default(),
-            history: settings.retention.history,
+            retention: settings.retention,
+            agreements,
         };
         let run = async move {
             // All the others end with the loop, for whatever reason it ends.
@@ -263,6 +272,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
         let minted = Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?);
         Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
+    }
+
+    /// How long things are kept where nothing else was agreed with their tenant.
+    pub fn retention(&self) -> Retention {
+        self.retention
     }
 
     /// Now, by the engine's clock.

@@ -105,20 +105,21 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// As the store is asked for it. How an endpoint's deliveries ended is forgotten in time: a message from before
     /// that is not missing, nobody knows whether it arrived.
-    fn new_replay(&self, asked: &AskedReplay) -> NewReplay {
+    async fn new_replay(&self, asked: &AskedReplay) -> Result<NewReplay, StoreError> {
         let at = self.clock.now();
         let mut what = asked.what.clone();
         if let ReplayWhat::Missing(missing) = &mut what {
-            let known = at - self.history;
+            let agreed = self.tenant(asked.tenant).await?.and_then(|tenant| tenant.terms.history_kept);
+            let known = at - agreed.unwrap_or(self.retention.history);
             missing.since = Some(missing.since.map_or(known, |since| since.max(known)));
         }
         let AskedReplay { tenant, per_second, reason, .. } = asked.clone();
-        NewReplay { per_second, reason, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) }
+        Ok(NewReplay { per_second, reason, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) })
     }
 
     /// What a replay would do, as far as it is worth looking.
     pub async fn survey(&self, asked: &AskedReplay) -> Result<Survey, StoreError> {
-        let replay = self.new_replay(asked);
+        let replay = self.new_replay(asked).await?;
         let kind = replay.begun()?.kind;
         let mut survey = Survey { total: Count::Exactly(0), replayed: 0, skipped: Skips::default() };
         let mut from = JobCursor::START;
@@ -148,7 +149,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
             ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => Some(self.survey(asked).await?.total),
         };
-        let replay = NewReplay { total, ..self.new_replay(asked) };
+        let replay = NewReplay { total, ..self.new_replay(asked).await? };
         let job = self.store.start_replay(self.session, replay).await?;
         self.tell_of_job();
         Ok(job)
@@ -158,7 +159,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn replay_once(&self, asked: &AskedReplay, once: Once<MadeReplay>) -> Result<Made<MadeReplay>, NotFiled> {
         // What the first caller is answered is kept with the key, before anybody has counted for the job.
         let total = Some(self.survey(asked).await?.total);
-        let replay = NewReplay { total, ..self.new_replay(asked) };
+        let replay = NewReplay { total, ..self.new_replay(asked).await? };
         let made = MadeReplay {
             public_id: self.public_id(Kind::Replay, replay.id.0, replay.at),
             tenant: self.tenant_public_id(asked.tenant).await?,

@@ -15,7 +15,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::ScopeNotAllowed;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR, Store, StoreError,
+    Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR, OwnRetention, Store, StoreError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,17 @@ pub struct Terms {
     pub off_peak: Option<Hours>,
     /// Where its data is at home.
     pub region: Option<String>,
+    /// How long its messages are kept with their payload; as long as everybody's where nothing is said.
+    pub payload_kept: Option<Duration>,
+    /// How long what became of its deliveries is kept; the same.
+    pub history_kept: Option<Duration>,
+}
+
+impl Terms {
+    /// How long its things are kept, as the store takes it.
+    pub(crate) fn retention(&self) -> OwnRetention {
+        OwnRetention { payload: self.payload_kept, history: self.history_kept }
+    }
 }
 
 /// A part of every day, in minutes of the local clock. It spans midnight when it ends at an earlier minute than it
@@ -81,6 +92,8 @@ impl Default for Terms {
             time_zone: None,
             off_peak: None,
             region: None,
+            payload_kept: None,
+            history_kept: None,
         }
     }
 }
@@ -115,7 +128,7 @@ impl Tenant {
         Ok(Self { id: document.tenant, at: document.at, uid: document.name, terms })
     }
 
-    fn document(&self) -> Document {
+    pub(crate) fn document(&self) -> Document {
         let body = serde_json::to_vec(&self.terms).expect("numbers and texts always serialise");
         Document {
             kind: DocumentKind::Tenant,
@@ -282,6 +295,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let once = once.map(|once| self.known_by(OPERATOR, once, &made, at));
         let made = self.filed(made.tenant.document(), once, made).await?;
         if let Made::Now(made) = &made {
+            if made.tenant.terms.retention() != OwnRetention::default() {
+                self.agreements.changed();
+            }
             self.tell_of_tenant(&made.tenant).await?;
         }
         Ok(made)
@@ -289,7 +305,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Changes what was agreed with a tenant, or what it is called.
     pub async fn change_tenant(&self, tenant: &Tenant) -> Result<(), NotFiled> {
+        let before = self.tenant(tenant.id).await?.map(|before| before.terms.retention());
         self.filed(tenant.document(), None, ()).await?;
+        if before != Some(tenant.terms.retention()) {
+            self.agreements.changed();
+        }
         self.tenants.forget(tenant.id);
         self.pending.forget(tenant.id);
         self.rules_changed(tenant.id).await?;

@@ -1,14 +1,21 @@
-//! Keeps the store tidy: removes what purges cover, and lets go of what was kept for long enough. All of
-//! it in small steps, with nine times as long a pause after each: nobody should notice.
+//! Keeps the store tidy: removes what purges cover, and lets go of what was kept for long enough, by what was agreed with
+//! each tenant. All of it in small steps, with nine times as long a pause after each: nobody should notice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use posthaste_store::{Archive, DeadLetters, Retention, RetentionPhase, RetentionStep, Session, StoreError};
+use posthaste_core::id::TenantId;
+use posthaste_store::{
+    Agreed, DocumentKind, ListOrder, OwnRetention, Retention, RetentionPhase, RetentionStep, Session, Store, StoreError,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::dispatch::Command;
+use crate::dispatch::driver::Handle;
+use crate::tenants::Tenant;
 
 /// How often there may be something to do.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -16,17 +23,36 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const KEPT_EVERY: u64 = 60;
 /// How much longer than a step the pause after it is.
 const YIELD: u32 = 9;
+/// Tenants that the store is told of at a time.
+const TENANTS_PAGE: u32 = 500;
 
 /// What keeps the store tidy.
 #[derive(Debug)]
 pub(crate) struct Upkeep<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
+    pub(crate) handle: Handle,
     pub(crate) retention: Retention,
     pub(crate) clock: C,
+    pub(crate) agreements: Arc<Agreements>,
 }
 
-impl<S: Archive + DeadLetters, C: Clock> Upkeep<S, C> {
+/// Whether the store may know less of what was agreed with tenants than their documents say. At a start it may.
+#[derive(Debug, Default)]
+pub(crate) struct Agreements {
+    is_told: AtomicBool,
+    /// Whether there are any.
+    exist: AtomicBool,
+}
+
+impl Agreements {
+    /// Something was agreed with a tenant: the next run tells the store.
+    pub(crate) fn changed(&self) {
+        self.is_told.store(false, Ordering::Release);
+    }
+}
+
+impl<S: Store, C: Clock> Upkeep<S, C> {
     /// Runs until `stop`, or until the store has stopped. A step that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut runs = 0;
@@ -54,6 +80,7 @@ impl<S: Archive + DeadLetters, C: Clock> Upkeep<S, C> {
             }
             tokio::time::sleep(begun.elapsed() * YIELD).await;
         }
+        self.agree().await?;
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step.filter(|_| !stop.is_cancelled()) {
             if next.phase == RetentionPhase::Kept && !looks_at_kept {
@@ -62,46 +89,160 @@ impl<S: Archive + DeadLetters, C: Clock> Upkeep<S, C> {
             }
             let begun = Instant::now();
             let retained = self.store.retain(self.session, self.retention, self.clock.now(), next).await?;
-            if retained.removed > 0 {
+            if !retained.given_up.is_empty() && self.handle.ask(Command::GivenUp(retained.given_up)).await.is_err() {
+                return Ok(());
+            }
+            let goes_on = retained.next.is_some_and(|step| step.phase == next.phase && step.kept == next.kept);
+            if retained.removed > 0 || goes_on {
                 tokio::time::sleep(begun.elapsed() * YIELD).await;
             }
             step = retained.next;
         }
         Ok(())
     }
+
+    /// Tells the store what was agreed with each tenant, as the tenants' documents have it, if it may not know.
+    async fn agree(&self) -> Result<(), StoreError> {
+        if !self.agreements.is_told.swap(true, Ordering::AcqRel) {
+            let exist = self.tell_of_all().await.inspect_err(|_| self.agreements.changed())?;
+            self.agreements.exist.store(exist, Ordering::Release);
+        }
+        // An audit believes that things are gone by what was agreed where that was signed for before.
+        if self.agreements.exist.load(Ordering::Acquire) {
+            self.store.sign_now(self.session, self.clock.now()).await?;
+        }
+        Ok(())
+    }
+
+    /// Says whether anything was agreed with anybody.
+    async fn tell_of_all(&self) -> Result<bool, StoreError> {
+        let (mut after, mut exist) = (None, false);
+        loop {
+            let from = after.map(|tenant: TenantId| tenant.0);
+            let order = ListOrder::OldestFirst;
+            let page = self.store.documents(DocumentKind::Tenant, None, order, from, TENANTS_PAGE).await?;
+            let upto = page.last().map(|last| last.tenant).filter(|_| page.len() == TENANTS_PAGE as usize);
+            let mut own = Vec::new();
+            for document in page {
+                let tenant = Tenant::of(document)?;
+                own.push((tenant.id, tenant.terms.retention()));
+            }
+            own.retain(|(_, own)| *own != OwnRetention::default());
+            exist |= !own.is_empty();
+            self.store.agree(self.session, Agreed { after, upto, own }, self.clock.now()).await?;
+            if upto.is_none() {
+                return Ok(exist);
+            }
+            after = upto;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use posthaste_core::dice::Roll;
     use posthaste_core::id::{Key, MessageId, TenantId};
+    use posthaste_core::queue::Limits;
     use posthaste_core::time::Timestamp;
-    use posthaste_store::{Accepted, MemoryStore, Message, Outbox};
+    use posthaste_store::journal::Entry;
+    use posthaste_store::{Accepted, Archive, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register};
 
     use super::*;
     use crate::clock::SystemClock;
+    use crate::dispatch::driver::{Driver, Transport};
+    use crate::dispatch::{Finished, Send};
+    use crate::tenants::Terms;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// Nobody sends anything here.
+    struct Nowhere;
+
+    impl Transport for Nowhere {
+        fn send(&mut self, _: Send, _: Timestamp) {}
+
+        async fn finished(&mut self) -> Vec<Finished> {
+            std::future::pending().await
+        }
+    }
+
+    fn upkeep() -> Upkeep<MemoryStore, SystemClock> {
+        let store = Arc::new(MemoryStore::default());
+        let (start, clock) = (store.lock().open(), SystemClock::new());
+        let session = start.session;
+        let dice = Box::new(|| Roll(1));
+        let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, clock.clone(), dice);
+        let (retention, agreements) = (Retention::default(), Arc::default());
+        Upkeep { store, session, handle, retention, clock, agreements }
+    }
+
+    impl Upkeep<MemoryStore, SystemClock> {
+        /// A message that a tenant sent so many days ago.
+        async fn accept(&self, tenant: u64, n: u64, days: u32) -> MessageId {
+            let id = MessageId(Key::new(self.session.writer, n));
+            let message = Message::new(id, TenantId::from_raw(tenant), self.clock.now() - days * DAY, Bytes::new());
+            let accepted = vec![Accepted::new(message, Vec::new())];
+            _ = self.store.accept(self.session, accepted).await.expect("memory accepts");
+            id
+        }
+
+        async fn put_tenant(&self, tenant: u64, days: Option<u32>) {
+            let id = TenantId::from_raw(tenant);
+            let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
+            let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
+            _ = self.store.file(self.session, tenant.document(), None).await.expect("memory files");
+            self.agreements.changed();
+        }
+
+        /// Which of these are left after a run.
+        async fn left(&self, messages: &[MessageId]) -> Vec<bool> {
+            self.once(true, &CancellationToken::new()).await.expect("memory is tidied up");
+            let mut left = Vec::new();
+            for id in messages {
+                left.push(self.store.message(*id).await.expect("memory reads").is_some());
+            }
+            left
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_kept_for_long_enough_goes_and_the_rest_stays() {
-        let store = Arc::new(MemoryStore::default());
-        let session = store.lock().open().session;
-        let clock = SystemClock::new();
-        let id = |n| MessageId(Key::new(session.writer, n));
-        let accept = |n, days: i64| {
-            let message = Message::new(
-                id(n),
-                TenantId::from_raw(1),
-                Timestamp::from_millis(clock.now().as_millis() - days * 24 * 60 * 60 * 1_000),
-                Bytes::new(),
-            );
-            Accepted::new(message, Vec::new())
+        let upkeep = upkeep();
+        let messages = [upkeep.accept(1, 1, 8).await, upkeep.accept(1, 2, 6).await];
+        assert_eq!(upkeep.left(&messages).await, [false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_agreed_with_a_tenant_holds_from_the_next_run_on() {
+        let upkeep = upkeep();
+        // More than are told of at a time.
+        for tenant in 10..u64::from(TENANTS_PAGE) + 20 {
+            upkeep.put_tenant(tenant, None).await;
+        }
+        for (tenant, days) in [(1, Some(30)), (2, Some(2)), (999, Some(1))] {
+            upkeep.put_tenant(tenant, days).await;
+        }
+        let messages = [upkeep.accept(1, 1, 29).await, upkeep.accept(2, 2, 3).await, upkeep.accept(999, 3, 1).await];
+        assert_eq!(upkeep.left(&messages).await, [true, false, false]);
+        upkeep.put_tenant(1, None).await;
+        assert_eq!(upkeep.left(&messages).await, [false, false, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_agreed_is_signed_for_before_anything_goes_by_it() {
+        let upkeep = upkeep();
+        upkeep.put_tenant(2, Some(2)).await;
+        upkeep.accept(2, 1, 3).await;
+        upkeep.left(&[]).await;
+        let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
+        let row = |is: fn(&Entry) -> bool| {
+            let has = |row: &&JournalRow| row.entries().flatten().any(|entry| is(&entry));
+            rows.iter().find(has).expect("it is told").number
         };
-        let messages = vec![accept(1, 8), accept(2, 6)];
-        _ = store.accept(session, messages).await.expect("memory accepts");
-        let upkeep =
-            Upkeep { store: Arc::clone(&store), session, retention: Retention::default(), clock: clock.clone() };
-        upkeep.once(true, &CancellationToken::new()).await.expect("memory is tidied up");
-        assert!(store.message(id(1)).await.expect("memory reads").is_none());
-        assert!(store.message(id(2)).await.expect("memory reads").is_some());
+        let agreed = row(|entry| matches!(entry, Entry::Agreed { .. }));
+        let gone = row(|entry| matches!(entry, Entry::Retained { .. }));
+        let signed = upkeep.store.checkpoints(0, 10).await.expect("memory reads");
+        assert!(signed.iter().any(|signed| (agreed..gone).contains(&signed.row)), "{signed:?}");
     }
 }

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Retained,
-    Retention, RetentionStep, Session, Shown, Tally, Waiting,
+    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{JournalRow, StoreError};
 
@@ -92,6 +92,16 @@ pub trait Archive: Send + Sync + 'static {
 
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
+
+    /// Takes over what was agreed with tenants on how long their things are kept; says with how many it is another
+    /// than before. It holds for what is there already. An audit believes that things are gone by it once it is
+    /// signed for.
+    fn agree(
+        &self,
+        session: Session,
+        agreed: Agreed,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Lets go of what was kept for long enough: one small step of a run, which says what the next one
     /// is. What was pending all that time ends as dead; a payload that somebody needs stays.

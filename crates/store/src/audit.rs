@@ -8,16 +8,18 @@
 //! What it cannot see: rows behind the last checkpoint that the reader of a report trusts can be taken
 //! away, or made anew from there on, by whoever can write the file. So checkpoints are exported.
 
+mod agreed;
 mod erased;
 mod finding;
 
 use std::collections::BTreeMap;
 
+use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 
 use crate::journal::{Entry, Head, JournalRow};
-use crate::row::{Retention, RetentionPhase};
+use crate::row::{OwnRetention, Retention, RetentionPhase};
 
 pub use erased::ErasedHint;
 pub use finding::{Finding, Kept, Report};
@@ -32,8 +34,8 @@ pub enum Archived {
     Fits,
     /// It says something else.
     Differs(&'static str),
-    /// There is nothing of that delivery.
-    Missing,
+    /// There is nothing of that delivery, which was this tenant's; 0 when nobody knows.
+    Missing(TenantId),
 }
 
 /// How much the tables hold that the journal tells of.
@@ -65,7 +67,8 @@ pub struct Audit {
     outcomes_announced: u64,
     outcomes_before: Option<Timestamp>,
     outcomes_missing: u64,
-    latest_missing: Option<Timestamp>,
+    /// Whose they are, and what was agreed with whom.
+    agreed: agreed::Agreements,
     /// What is missing because somebody was erased.
     erased: erased::Erased,
     /// Attempts that are as the journal says.
@@ -93,7 +96,7 @@ impl Audit {
             outcomes_announced: 0,
             outcomes_before: None,
             outcomes_missing: 0,
-            latest_missing: None,
+            agreed: agreed::Agreements::default(),
             erased: erased::Erased::default(),
             attempts: 0,
             unsigned: None,
@@ -176,29 +179,36 @@ impl Audit {
         match entry {
             Entry::Opened { .. } => self.begun = true,
             Entry::Retained { phase: RetentionPhase::Journal, upto, before, at, .. } => {
-                self.may_announce(row, RetentionPhase::Journal, *before, *at);
+                self.may_announce(row, self.retention.old(RetentionPhase::Journal, *at), *before, *at);
                 self.announced = self.announced.max(*upto);
                 self.announced_before = self.announced_before.max(Some(*before));
             }
-            Entry::Retained { phase: RetentionPhase::History, removed, before, at, .. } => {
-                self.may_announce(row, RetentionPhase::History, *before, *at);
+            Entry::Retained { phase: RetentionPhase::History, removed, before, at, tenant, .. } => {
+                let own = tenant.and_then(|tenant| self.agreed.history(tenant, self.report.signed));
+                let kept = OwnRetention { history: own, ..OwnRetention::default() };
+                let old = self.retention.with(kept).old(RetentionPhase::History, *at);
+                self.may_announce(row, old, *before, *at);
                 self.outcomes_announced += removed;
-                self.outcomes_before = self.outcomes_before.max(Some(*before));
+                match tenant {
+                    Some(tenant) => self.agreed.announced(*tenant, *before),
+                    None => self.outcomes_before = self.outcomes_before.max(Some(*before)),
+                }
             }
+            Entry::Agreed { tenant, own, .. } => self.agreed.tell(row, *tenant, *own),
             Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => match archived(entry) {
                 Archived::Fits => self.attempts += 1,
                 Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
-                Archived::Missing => {}
+                Archived::Missing(_) => {}
             },
             Entry::Ended { delivery, message, lane, .. } => {
                 self.report.ends += 1;
                 match archived(entry) {
                     Archived::Fits => {}
                     Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
-                    Archived::Missing if self.erased.excuses(*message, *lane) => {}
-                    Archived::Missing => {
+                    Archived::Missing(_) if self.erased.excuses(*message, *lane) => {}
+                    Archived::Missing(tenant) => {
                         self.outcomes_missing += 1;
-                        self.latest_missing = self.latest_missing.max(entry.at());
+                        self.agreed.missing(tenant, entry.at());
                     }
                 }
             }
@@ -207,10 +217,10 @@ impl Audit {
     }
 
     /// Anybody who can write the file can add a row that announces something. Until it is signed for, it is
-    /// believed where retention would have done the same.
-    fn may_announce(&mut self, row: u64, phase: RetentionPhase, before: Timestamp, at: Timestamp) {
-        let is_early = before > self.retention.old(phase, at);
-        if is_early || at.as_millis() > self.now.as_millis() + SIGNED_WITHIN_MS {
+    /// believed where retention would have done the same: by then what is not later than `old` had been kept for long
+    /// enough.
+    fn may_announce(&mut self, row: u64, old: Timestamp, before: Timestamp, at: Timestamp) {
+        if before > old || at.as_millis() > self.now.as_millis() + SIGNED_WITHIN_MS {
             self.overdone.get_or_insert(row);
         }
     }
@@ -297,7 +307,7 @@ impl Audit {
         self.report.ends_let_go = missing;
         self.report.ends_erased = self.erased.excused;
         // What ended before the first row that is left may have been let go too.
-        let too_many = missing > announced || self.latest_missing > self.outcomes_before;
+        let too_many = missing > announced || self.agreed.are_late(self.outcomes_before);
         if too_many {
             self.report.find(Finding::OutcomesMissing { missing, announced });
         }

@@ -4,6 +4,7 @@
 //! alone. A failure names the case and the store.
 
 mod accept;
+mod agreed;
 mod breaker;
 mod checkpoint;
 mod collapse;
@@ -146,6 +147,15 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_run_goes_in_small_steps
             ended_jobs_go_and_running_ones_stay
             what_goes_is_told_in_the_journal;
+        agreed:
+            each_tenant_s_things_are_kept_as_was_agreed_with_it
+            what_waits_is_given_up_after_its_tenant_s_time
+            a_change_holds_for_what_is_there_already
+            who_keeps_for_longer_is_passed_over_in_small_steps
+            what_is_needed_outlives_every_time
+            what_is_agreed_with_some_leaves_others_alone
+            what_was_agreed_outlives_its_session
+            what_is_agreed_is_told_in_the_journal;
         pause:
             pauses_are_known_at_the_start
             a_pause_replaces_the_one_before

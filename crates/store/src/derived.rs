@@ -107,6 +107,7 @@ impl Derived {
             | Entry::Job { .. }
             | Entry::Purged { .. }
             | Entry::Retained { .. }
+            | Entry::Agreed { .. }
             | Entry::Secret { .. }
             | Entry::Document { .. }
             | Entry::Erased { .. }

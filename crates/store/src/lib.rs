@@ -63,6 +63,7 @@ pub use row::{
     ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause,
     PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token, Waiting,
 };
+pub use row::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use row::{
     Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Missing, NewReplay, ReplayItem,
     ReplayPage, ReplayWhat, Replayable, Skip, Skips, Spread,
@@ -70,7 +71,6 @@ pub use row::{
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
 pub use row::{Erase, Erasure, ErasureStep, Whom};
-pub use row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
 /// are made by a job, in chunks.

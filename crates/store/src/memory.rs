@@ -26,7 +26,7 @@ use bytes::Bytes;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, WriterId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, Reset, SoftBreaker, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -35,8 +35,8 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, Page, Pause, PauseScope, Query, Row,
-    Session, Settled, Settlement, Shown, Start, Token,
+    Acceptance, Accepted, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, OwnRetention, Page, Pause,
+    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
 use journal::marks;
@@ -66,6 +66,8 @@ pub struct Memory {
     jobs: job::Jobs,
     documents: document::Documents,
     gone: retention::Gone,
+    /// What was agreed with tenants on how long their things are kept.
+    own: BTreeMap<TenantId, OwnRetention>,
     erasures: erasure::Erasures,
     signed: signed::Lines,
     masters: rotation::Named,

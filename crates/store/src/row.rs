@@ -44,7 +44,7 @@ pub use list::{
 };
 pub(crate) use replay::Known;
 pub use replay::{Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips};
-pub use retention::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
+pub use retention::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
 /// Who may write: the writer keys are minted under, and the epoch its shards are held at.

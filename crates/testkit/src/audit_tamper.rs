@@ -20,7 +20,7 @@ use std::time::Duration;
 use posthaste_core::time::Timestamp;
 use posthaste_store::audit::{Finding, Report};
 use posthaste_store::sqlite::audit::{Trust, verify};
-use posthaste_store::{Erase, Erasures, Whom};
+use posthaste_store::{Agreed, Erase, Erasures, Whom};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::World;
@@ -64,8 +64,12 @@ pub fn run(options: &Options) -> Findings {
         tally.tampered(&world, seed)?;
     }
     for day in DAYS {
-        for (report, when) in runtime.block_on(retained(&world, *day))? {
-            tally.untouched(&report, &format!("after retention on day {day}, {when}"));
+        for own in [Vec::new(), world::own_retention()] {
+            let tenants = own.len();
+            for (report, when) in runtime.block_on(retained(&world, *day, Agreed::all(own)))? {
+                let how = format!("after retention on day {day}, by times of {tenants} tenants' own, {when}");
+                tally.untouched(&report, &how);
+            }
         }
     }
     for (report, when) in runtime.block_on(forgotten(&world))? {
@@ -156,10 +160,10 @@ fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRu
 }
 
 /// Audits of a copy that retention has worked on: before somebody signs for that, and after.
-async fn retained(world: &World, day: u64) -> Result<Vec<(Report, &'static str)>, CannotRun> {
+async fn retained(world: &World, day: u64, agreed: Agreed) -> Result<Vec<(Report, &'static str)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(day * 24 * 60 * 60);
-    let retention = world::Retain::begin(copy.path(), now).await?;
+    let retention = world::Retain::begin(copy.path(), now, agreed).await?;
     let mut reports = vec![(audit(copy.path(), &world.trust(now))?, "before it is signed for")];
     retention.sign().await?;
     reports.push((audit(copy.path(), &world.trust(now))?, "signed for"));

@@ -58,6 +58,8 @@ pub enum Command {
     /// A tenant, or a subject of it, is being erased: nothing that rides in memory is sent to or about it. Asked before
     /// the store erases, so that nothing slips out in between, and after it, for what is in flight then.
     Erased(TenantId, Option<String>),
+    /// The store has given these up: they waited for too long. None of them is sent that is not in flight.
+    GivenUp(Vec<DeliveryId>),
     /// Which deliveries are being sent or recorded?
     UnderWay,
     /// What happened so far, and how much is there to do?
@@ -174,6 +176,10 @@ impl Dispatch {
             Command::Erased(tenant, subject) => {
                 let in_flight = self.drop_erased(now, tenant, subject);
                 effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));
+            }
+            Command::GivenUp(deliveries) => {
+                self.ended_elsewhere(now, &deliveries);
+                effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Watch => effects.push(Effect::Answer(ticket, Answer::Watched(Box::new(self.watched(now))))),
             Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.queue.under_way()))),

@@ -230,12 +230,17 @@ impl Dispatch {
         }
     }
 
-    /// The store has written something off.
-    pub(super) fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, effects: &mut Vec<Effect>) {
-        for id in &swept.ended {
+    /// The store has ended these by itself.
+    pub(super) fn ended_elsewhere(&mut self, now: Timestamp, ended: &[DeliveryId]) {
+        for id in ended {
             self.queue.ended_elsewhere(now, *id);
             self.depart(*id);
         }
+    }
+
+    /// The store has written something off.
+    pub(super) fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, effects: &mut Vec<Effect>) {
+        self.ended_elsewhere(now, &swept.ended);
         // Reading past what a cut covers goes at the sweep's pace.
         match sweep {
             Sweep::Cut(_) if swept.ended.is_empty() && swept.stopped_at.is_none() => self.queue.all_read_on(),

@@ -8,7 +8,7 @@ use posthaste_core::flow::breaker::{Opened, Rule, Soft};
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
-use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
+use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery, Retention, RetentionStep};
 
 use super::call::perform;
 use super::*;
@@ -224,6 +224,22 @@ fn a_resume_under_way_does_not_undo_a_later_pause() {
     assert_eq!(rig.answered.last(), Some(&(Ticket(3), Answer::Done)), "the pause is in force");
     rig.send(1, &lane(Order::Fifo, OnDead::Skip));
     assert_eq!(rig.sent, [], "nothing is sent while paused");
+}
+
+#[test]
+fn what_the_store_has_given_up_is_not_sent_when_its_pause_ends() {
+    let mut rig = Rig::new();
+    rig.ask(1, 1, Command::Pause(EVERYTHING));
+    rig.every_call(1);
+    rig.send(1, &fifo(7));
+    let (retention, start) = (Retention::default(), RetentionStep::START);
+    let later = at(2) + retention.history;
+    let retained = rig.store.lock().retain(rig.session, retention, later, start).expect("this session owns the store");
+    assert_eq!(retained.given_up.len(), 1);
+    rig.ask(2, 2, Command::GivenUp(retained.given_up));
+    rig.ask(3, 3, Command::Resume(PauseScope::All, None));
+    rig.every_call(4);
+    assert_eq!(rig.sent, []);
 }
 
 #[test]

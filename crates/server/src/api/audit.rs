@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use http::{StatusCode, Uri};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE};
 use super::list::{Asked, not_ours, page};
 use super::{Answer, Api, json, no_parameters, tenants};
+use crate::duration;
 use crate::problem::{Code, Problem};
 use crate::value;
 
@@ -31,7 +33,7 @@ const ROWS_MAX: u32 = 500;
 const ENTRIES_MAX: u32 = 20_000;
 
 /// What is told of, by name.
-const KINDS: [&str; 21] = [
+const KINDS: [&str; 22] = [
     "opened",
     "accepted",
     "attempted",
@@ -48,6 +50,7 @@ const KINDS: [&str; 21] = [
     "job",
     "purged",
     "retained",
+    "agreed",
     "document",
     "erased",
     "erasure_done",
@@ -306,7 +309,14 @@ fn about(entry: &Entry) -> About {
         Entry::Job { tenant, .. } | Entry::Purged { tenant, .. } | Entry::Erased { tenant, .. } => {
             About { tenant: Some(*tenant), ..About::default() }
         }
-        Entry::Retained { removed, .. } => About { what: Some(format!("{removed} rows")), ..About::default() },
+        Entry::Retained { removed, tenant, .. } => {
+            About { tenant: *tenant, what: Some(format!("{removed} rows")), ..About::default() }
+        }
+        Entry::Agreed { tenant, own, .. } => {
+            let kept = |kept: Option<Duration>| kept.map_or("as everybody's".to_owned(), duration::write);
+            let what = format!("payload kept {}, history {}", kept(own.payload), kept(own.history));
+            About { tenant: Some(*tenant), what: Some(what), ..About::default() }
+        }
         Entry::Document { kind, tenant, removed, .. } => {
             let kind = match kind {
                 DocumentKind::Tenant => "a tenant",
@@ -372,6 +382,7 @@ fn name(entry: &Entry) -> &'static str {
         Entry::Job { .. } => "job",
         Entry::Purged { .. } => "purged",
         Entry::Retained { .. } => "retained",
+        Entry::Agreed { .. } => "agreed",
         Entry::Document { .. } => "document",
         Entry::Erased { .. } => "erased",
         Entry::ErasureDone { .. } => "erasure_done",

@@ -1,6 +1,8 @@
 //! Tenants: whose messages they are. For operators alone.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
@@ -14,7 +16,7 @@ use posthaste_engine::erase::Erased;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
-use posthaste_store::{FirstAnswer, OPERATOR, Store, Whom};
+use posthaste_store::{FirstAnswer, OPERATOR, Retention, Store, Whom};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -22,17 +24,21 @@ use super::caller::{Caller, OPERATE, find_tenant};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, body, json, json_bytes, no_body, no_parameters};
+use crate::duration;
 use crate::object::Object;
 use crate::problem::Problem;
 use crate::value;
 
 /// Fields of a tenant that are documented and not built.
-const NOT_BUILT: &[&str] = &["retention", "sla", "operational_endpoint"];
+const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];
 
 /// A quota's largest numbers: what a bucket can count.
 const QUOTA_MAX: u64 = 1_000_000;
 /// More than this is no limit.
 const PENDING_MAX: u64 = 1_000_000_000_000;
+
+/// How long a tenant's things may be kept: as the server's own settings.
+const KEPT: RangeInclusive<Duration> = Duration::from_secs(60 * 60)..=Duration::from_secs(3_650 * 24 * 60 * 60);
 
 /// `POST /v1/tenants`.
 pub async fn make<S: Store, C: Clock>(
@@ -41,7 +47,8 @@ pub async fn make<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
-    let (uid, terms) = parse(&body, &*api.engine.rules(OPERATOR).await?, None, Terms::default())?;
+    let rules = api.engine.rules(OPERATOR).await?;
+    let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, Terms::default())?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
     Ok(match api.engine.make_tenant(uid, terms, once).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
@@ -93,7 +100,7 @@ pub async fn change<S: Store, C: Clock>(
     let body = body(request).await?;
     let before = found(&api, &named).await?;
     let rules = api.engine.rules(before.id).await?;
-    let (uid, terms) = parse(&body, &rules, before.uid.clone(), before.terms.clone())?;
+    let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
     let tenant = Tenant { uid, terms, ..(*before).clone() };
     api.engine.change_tenant(&tenant).await?;
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
@@ -153,7 +160,14 @@ struct Shown {
     time_zone: Option<String>,
     off_peak: Option<ShownHours>,
     region: Option<String>,
+    retention: Option<ShownRetention>,
     created_at: String,
+}
+
+#[derive(Serialize)]
+struct ShownRetention {
+    payload: Option<String>,
+    history: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -171,7 +185,8 @@ struct ShownHours {
 
 impl Shown {
     fn of(id: String, tenant: &Tenant) -> Self {
-        let Terms { weight, quota, pending_max, policy, time_zone, off_peak, region } = tenant.terms.clone();
+        let Terms { weight, quota, pending_max, policy, time_zone, off_peak, region, payload_kept, history_kept } =
+            tenant.terms.clone();
         let quota = (quota.is_some() || pending_max.is_some()).then_some(ShownQuota {
             per_second: quota.map(|quota| quota.per_second),
             burst: quota.map(|quota| quota.burst),
@@ -179,12 +194,22 @@ impl Shown {
         });
         let hours = |Hours { from, to }| ShownHours { from: write_minute(from), to: write_minute(to) };
         let off_peak = off_peak.map(hours);
+        let retention = (payload_kept.is_some() || history_kept.is_some()).then(|| ShownRetention {
+            payload: payload_kept.map(duration::write),
+            history: history_kept.map(duration::write),
+        });
         let created_at = value::write_time(tenant.at);
-        Self { id, uid: tenant.uid.clone(), weight, quota, policy, time_zone, off_peak, region, created_at }
+        Self { id, uid: tenant.uid.clone(), weight, quota, policy, time_zone, off_peak, region, retention, created_at }
     }
 }
 
-fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Result<(Option<String>, Terms), Problem> {
+fn parse(
+    body: &[u8],
+    rules: &Rules,
+    everybody: Retention,
+    uid: Option<String>,
+    before: Terms,
+) -> Result<(Option<String>, Terms), Problem> {
     let mut fields = Object::read_optional(body)?;
     let uid = fields.get("uid", value::name).or(uid);
     let weight = fields.get("weight", |raw| match value::number(raw)? {
@@ -194,8 +219,8 @@ fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Resu
     let mut terms = before;
     terms.weight = weight.unwrap_or(terms.weight);
     let has = |name| fields.has(name);
-    let [has_quota, has_policy, has_zone, has_off_peak, has_region] =
-        ["quota", "policy", "time_zone", "off_peak", "region"].map(has);
+    let [has_quota, has_policy, has_zone, has_off_peak, has_region, has_retention] =
+        ["quota", "policy", "time_zone", "off_peak", "region", "retention"].map(has);
     let (quota, pending_max) = quota(&mut fields);
     if has_quota {
         (terms.quota, terms.pending_max) = (quota, pending_max);
@@ -211,6 +236,10 @@ fn parse(body: &[u8], rules: &Rules, uid: Option<String>, before: Terms) -> Resu
     terms.region = if has_region { region } else { terms.region };
     let off_peak = off_peak(&mut fields);
     terms.off_peak = if has_off_peak { off_peak } else { terms.off_peak };
+    let (payload, history) = retention(&mut fields, everybody);
+    if has_retention {
+        (terms.payload_kept, terms.history_kept) = (payload, history);
+    }
     fields.not_built(NOT_BUILT);
     fields.finish()?;
     Ok((uid, terms))
@@ -234,6 +263,31 @@ fn quota(fields: &mut Object<'_>) -> (Option<Quota>, Option<u64>) {
     }
     fields.absorb(given);
     (per_second.map(|per_second| Quota { per_second, burst: burst.unwrap_or(per_second) }), pending)
+}
+
+/// How long messages are kept with their payload, and what became of deliveries. What is left out is as everybody's.
+fn retention(fields: &mut Object<'_>, everybody: Retention) -> (Option<Duration>, Option<Duration>) {
+    let kept = |raw: &RawValue| match value::duration(raw)? {
+        kept if KEPT.contains(&kept) => Ok(kept),
+        _ => Err(format!("must be {} to {}", duration::write(*KEPT.start()), duration::write(*KEPT.end()))),
+    };
+    let mut given = fields.object("retention");
+    let (payload, history) = (given.get("payload", kept), given.get("history", kept));
+    let (payload_kept, history_kept) = (payload.unwrap_or(everybody.payload), history.unwrap_or(everybody.history));
+    if (payload.is_some() || history.is_some()) && payload_kept > history_kept {
+        let [payload_kept, history_kept] = [payload_kept, history_kept].map(duration::write);
+        let field = if payload.is_some() { "payload" } else { "history" };
+        given.complain(
+            field,
+            format!("a payload must not be kept for {payload_kept} and its history for {history_kept}"),
+        );
+    }
+    if history.is_some_and(|history| history > everybody.journal) {
+        let journal = duration::write(everybody.journal);
+        given.complain("history", format!("must be at most {journal}, as long as the audit trail that proves it"));
+    }
+    fields.absorb(given);
+    (payload, history)
 }
 
 fn time_zone(raw: &RawValue) -> Result<String, String> {

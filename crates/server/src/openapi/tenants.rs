@@ -14,6 +14,16 @@ const OFF_PEAK: &[Field] = &[
     need("to", Shape::Text, "another; an earlier one is on the next day"),
 ];
 
+const NEW_RETENTION: &[Field] = &[
+    may("payload", Shape::Duration, "a message with its payload, from its accept; 1h to 3650d, no longer than history"),
+    may(
+        "history",
+        Shape::Duration,
+        "what became of a delivery, with its attempts and its dead letter, from its end; what is pending for so long is \
+         given up. No longer than the audit trail",
+    ),
+];
+
 const NEW: Shape = Shape::Named(
     "NewTenant",
     &[
@@ -24,11 +34,18 @@ const NEW: Shape = Shape::Named(
         may("time_zone", Shape::Text, "whose clock its off-peak window goes by, such as Europe/Berlin; UTC unless set"),
         may("off_peak", Shape::Object(OFF_PEAK), "when engagement messages may leave; at any time unless set"),
         may("region", Shape::Name, "where its data is at home; kept and shown"),
+        may(
+            "retention",
+            Shape::Object(NEW_RETENTION),
+            "how long its things are kept; where nothing is said, as long as the server's settings say",
+        ),
     ],
 );
 
 const QUOTA: &[Field] =
     &[null("per_second", Shape::Whole, ""), null("burst", Shape::Whole, ""), null("pending", Shape::Whole, "")];
+
+const RETENTION: &[Field] = &[null("payload", Shape::Text, ""), null("history", Shape::Text, "")];
 
 const SHOWN: Shape = Shape::Named(
     "Tenant",
@@ -41,6 +58,7 @@ const SHOWN: Shape = Shape::Named(
         null("time_zone", Shape::Text, ""),
         null("off_peak", Shape::Object(OFF_PEAK), ""),
         null("region", Shape::Text, ""),
+        null("retention", Shape::Object(RETENTION), "null: as long as the server's settings say"),
         need("created_at", Shape::Time, ""),
     ],
 );

@@ -247,23 +247,58 @@ async fn tenants_are_made_changed_and_listed() {
 async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
     let locked = Locked::start().await;
     let body = r#"{"uid": "acme", "quota": {"per_second": 10, "burst": 20, "pending": 1000},
-        "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:05"}, "region": "eu"}"#;
+        "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:05"}, "region": "eu",
+        "retention": {"payload": "2d", "history": "90d"}}"#;
     let made = locked.operate(Method::POST, "/v1/tenants", body).await;
     let said: serde_json::Value = serde_json::from_str(body).expect("JSON");
     for (field, said) in said.as_object().expect("an object") {
         assert_eq!(&made.body[field], said, "{field}");
     }
     let weighed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"weight": 2}"#).await;
-    for field in ["quota", "time_zone", "off_peak", "region"] {
+    for field in ["quota", "time_zone", "off_peak", "region", "retention"] {
         assert_eq!(weighed.body[field], made.body[field], "{field}");
         let without = locked.operate(Method::PATCH, "/v1/tenants/acme", &format!(r#"{{"{field}": null}}"#)).await;
         assert!(without.body[field].is_null(), "{field}: {}", without.body);
     }
     let one = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"quota": {"pending": 5}}"#).await;
     assert_eq!(one.body["quota"], serde_json::json!({"per_second": null, "burst": null, "pending": 5}));
-    for later in ["retention", "sla", "operational_endpoint"] {
+    for later in ["sla", "operational_endpoint"] {
         let refused = locked.operate(Method::PATCH, "/v1/tenants/acme", &format!(r#"{{"{later}": {{}}}}"#)).await;
         assert_eq!(refused.problem(), (400, "not_built_yet", format!("/{later}").as_str()));
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn how_long_a_tenant_s_things_are_kept_is_within_what_makes_sense() {
+    let locked = Locked::start().await;
+    locked.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#).await;
+    for (retention, at) in [
+        (r#"{"payload": "59m"}"#, "/retention/payload"),
+        (r#"{"payload": "forever"}"#, "/retention/payload"),
+        (r#"{"history": "3651d"}"#, "/retention/history"),
+        (r#"{"history": "401d"}"#, "/retention/history"),
+        (r#"{"history": "6d"}"#, "/retention/history"),
+        (r#"{"payload": "31d"}"#, "/retention/payload"),
+        (r#"{"payload": "8d", "history": "7d"}"#, "/retention/payload"),
+        (r#"{"audit": "8d"}"#, "/retention/audit"),
+        (r#""7d""#, "/retention"),
+    ] {
+        let body = format!(r#"{{"retention": {retention}}}"#);
+        let refused = locked.operate(Method::PATCH, "/v1/tenants/acme", &body).await;
+        assert_eq!(refused.problem().2, at, "{retention}: {}", refused.body);
+    }
+    for (retention, shown) in [
+        (r#"{"payload": "1h"}"#, serde_json::json!({"payload": "1h", "history": null})),
+        (r#"{"history": "400d"}"#, serde_json::json!({"payload": null, "history": "400d"})),
+        (r#"{"payload": "24h", "history": "1d"}"#, serde_json::json!({"payload": "1d", "history": "1d"})),
+        (r#"{}"#, serde_json::Value::Null),
+    ] {
+        let body = format!(r#"{{"retention": {retention}}}"#);
+        let changed = locked.operate(Method::PATCH, "/v1/tenants/acme", &body).await;
+        assert_eq!(changed.body["retention"], shown, "{}", changed.body);
+        let again = locked.operate(Method::GET, "/v1/tenants/acme", "").await;
+        assert_eq!(again.body["retention"], shown);
     }
     locked.server.stop().await.expect("it stops");
 }

@@ -1,5 +1,7 @@
 //! A journal that somebody meddled with, in every way there is, and one that nobody did.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
@@ -10,6 +12,7 @@ use super::*;
 use crate::journal::{Entries, ErasedWhom};
 
 const ROWS: u64 = 12;
+const SOMEBODY: TenantId = TenantId::from_raw(4);
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + 1_000 * second)
@@ -121,7 +124,14 @@ fn an_end_that_was_cut_off_is_seen_by_a_checkpoint_of_what_is_gone() {
 
 #[test]
 fn rows_that_retention_let_go_are_no_finding_and_one_more_is() {
-    let retained = Entry::Retained { phase: RetentionPhase::Journal, upto: 5, removed: 5, before: at(6), at: at(11) };
+    let retained = Entry::Retained {
+        phase: RetentionPhase::Journal,
+        upto: 5,
+        removed: 5,
+        before: at(6),
+        at: at(11),
+        tenant: None,
+    };
     let rows = journal(|number| (number == 11).then(|| retained.clone()));
     let report = audit(&rows[5..], &[&rows[2], &rows[11]]);
     assert_eq!(report.findings, []);
@@ -138,6 +148,7 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
         removed,
         before: at(3),
         at: at(12),
+        tenant: None,
     };
     let audited = |removed, missing: &[u64], present| {
         let rows = journal(|number| (number == ROWS).then(|| retained(removed)));
@@ -146,7 +157,7 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
         audit.checkpoint(last.number, last.hash(), Kept::InTheFile);
         for row in &rows {
             let gone = missing.contains(&row.number);
-            audit.row(row, &mut |_| if gone { Archived::Missing } else { Archived::Fits });
+            audit.row(row, &mut |_| if gone { Archived::Missing(SOMEBODY) } else { Archived::Fits });
         }
         audit.finish(outcomes(present))
     };
@@ -164,7 +175,7 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
 fn an_announcement_that_nobody_signed_for_is_believed_where_retention_would_do_the_same() {
     let kept = Retention::default();
     let announced = |before: i64, said: i64, now: i64, phase| {
-        let retained = Entry::Retained { phase, upto: 5, removed: 5, before: at(before), at: at(said) };
+        let retained = Entry::Retained { phase, upto: 5, removed: 5, before: at(before), at: at(said), tenant: None };
         let rows = journal(|number| (number == ROWS).then(|| retained.clone()));
         // Signed up to the row before it: whoever can write the file can add one more.
         let mut audit = Audit::new(at(now), kept);
@@ -181,6 +192,41 @@ fn an_announcement_that_nobody_signed_for_is_believed_where_retention_would_do_t
     assert_eq!(announced(5, journal_kept, journal_kept, RetentionPhase::Journal), [missing], "later than it says");
     let not_told = Finding::Missing { from: 1, to: 5 };
     assert!(announced(12, 100, 1_000, RetentionPhase::History).contains(&not_told));
+}
+
+#[test]
+fn what_was_agreed_with_a_tenant_lets_its_outcomes_go_and_nobody_else_s() {
+    let own = OwnRetention { history: Some(Duration::from_secs(2)), ..OwnRetention::default() };
+    let audited = |before: i64, whose: TenantId, signed: &[u64]| {
+        let rows = journal(|number| match number {
+            5 => Some(Entry::Agreed { tenant: SOMEBODY, own, at: at(5) }),
+            ROWS => Some(Entry::Retained {
+                phase: RetentionPhase::History,
+                upto: 0,
+                removed: 3,
+                before: at(before),
+                at: at(12),
+                tenant: Some(SOMEBODY),
+            }),
+            _ => None,
+        });
+        let mut audit = Audit::new(at(12), Retention::default());
+        for row in rows.iter().filter(|row| signed.contains(&row.number)) {
+            audit.checkpoint(row.number, row.hash(), Kept::InTheFile);
+        }
+        for row in &rows {
+            audit.row(row, &mut |_| if row.number <= 3 { Archived::Missing(whose) } else { Archived::Fits });
+        }
+        audit.finish(outcomes(7)).findings
+    };
+    assert_eq!(audited(10, SOMEBODY, &[5]), [], "signed for before anything went");
+    assert_eq!(audited(10, SOMEBODY, &[ROWS]), [], "signed for since");
+    let overdone = [Finding::Overdone { row: ROWS }];
+    assert_eq!(audited(11, SOMEBODY, &[5]), overdone, "kept too shortly");
+    assert_eq!(audited(10, SOMEBODY, &[4]), overdone, "nobody signed for what was agreed");
+    let missing = [Finding::OutcomesMissing { missing: 3, announced: 3 }];
+    assert_eq!(audited(10, TenantId::from_raw(5), &[5]), missing, "another tenant's");
+    assert_eq!(audited(2, SOMEBODY, &[5]), missing, "later than was announced");
 }
 
 #[test]
@@ -219,8 +265,14 @@ fn a_store_that_ran_for_minutes_without_a_checkpoint_is_suspect() {
     let mut rows = Vec::new();
     for minute in 0..10 {
         let mut entries = Entries::default();
-        let upto =
-            Entry::Retained { phase: RetentionPhase::Keys, upto: 0, removed: 1, before: at(0), at: at(60 * minute) };
+        let upto = Entry::Retained {
+            phase: RetentionPhase::Keys,
+            upto: 0,
+            removed: 1,
+            before: at(0),
+            at: at(60 * minute),
+            tenant: None,
+        };
         entries.push(&upto);
         let row = head.next(&entries);
         head = Head::behind(&row);
@@ -243,7 +295,7 @@ fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
         }
         if let Some(second) = second {
             let phase = RetentionPhase::Keys;
-            entries.push(&Entry::Retained { phase, upto: 0, removed: 1, before: at(0), at: at(second) });
+            entries.push(&Entry::Retained { phase, upto: 0, removed: 1, before: at(0), at: at(second), tenant: None });
         }
         let row = head.next(&entries);
         head = Head::behind(&row);
@@ -261,6 +313,7 @@ fn a_session_s_first_row_is_not_when_it_began_even_if_nothing_before_it_is_left(
         removed: 1,
         before: at(before),
         at: at(said),
+        tenant: None,
     };
     let mut head = Head::default();
     let mut rows = Vec::new();
@@ -301,7 +354,7 @@ fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) ->
     signed.for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
     for row in &rows {
         let is_gone = row.number <= missing;
-        audit.row(row, &mut |_| if is_gone { Archived::Missing } else { Archived::Fits });
+        audit.row(row, &mut |_| if is_gone { Archived::Missing(SOMEBODY) } else { Archived::Fits });
     }
     audit.finish(outcomes(10 - missing.saturating_sub(1))).findings
 }
@@ -337,7 +390,7 @@ fn outcomes_of_a_tenant_that_was_erased_are_those_in_its_lanes_of_before() {
         let mut audit = fresh();
         audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant });
         audit.checkpoint(ROWS, rows[11].hash(), Kept::InTheFile);
-        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing));
+        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing(SOMEBODY)));
         assert_eq!(audit.finish(outcomes(0)).is_clean(), clean, "announced in row {announced}");
     }
 }

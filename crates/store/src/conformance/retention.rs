@@ -14,20 +14,24 @@ use crate::Store;
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
     DeadLetterFilter, JobState, ListOrder, NewReplay, RETENTION_STEP_MAX, ReplayWhat, Retention, RetentionPhase,
-    RetentionStep,
+    RetentionStep, Session,
 };
 
-fn days(days: u64) -> Timestamp {
+pub(super) fn days(days: u64) -> Timestamp {
     NOW + Duration::from_secs(days * 24 * 60 * 60)
 }
 
 impl<S: Store> Case<S> {
     /// A whole run; how many rows were removed, moved or ended.
-    async fn retain(&self, now: Timestamp) -> u64 {
+    pub(super) async fn retain(&self, now: Timestamp) -> u64 {
+        self.retain_in(self.session(), now).await
+    }
+
+    pub(super) async fn retain_in(&self, session: Session, now: Timestamp) -> u64 {
         let mut step = Some(RetentionStep::START);
         let mut removed = 0;
         while let Some(next) = step {
-            let retained = self.store.retain(self.session(), Retention::default(), now, next).await;
+            let retained = self.store.retain(session, Retention::default(), now, next).await;
             let retained = self.done("retain", retained);
             removed += retained.removed;
             step = retained.next;
@@ -35,15 +39,15 @@ impl<S: Store> Case<S> {
         removed
     }
 
-    async fn has_message(&self, delivery: &Delivery) -> bool {
+    pub(super) async fn has_message(&self, delivery: &Delivery) -> bool {
         self.done("message", self.store.message(delivery.message).await).is_some()
     }
 
-    async fn is_shown(&self, delivery: &Delivery) -> bool {
+    pub(super) async fn is_shown(&self, delivery: &Delivery) -> bool {
         self.done("delivery", self.store.delivery(delivery.id, NOW).await).is_some()
     }
 
-    async fn end(&self, delivery: &Delivery, state: State) {
+    pub(super) async fn end(&self, delivery: &Delivery, state: State) {
         self.settle_done(self.attempted(delivery, state, Cause::NotFound)).await;
     }
 
@@ -98,7 +102,8 @@ pub(super) async fn what_waited_for_a_month_is_given_up<S: Store>(case: &Case<S>
     case.cut(Scope::Lane(lane_id(2)), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.retain(days(29)).await;
     case.check(case.pending(waiting.id).await.is_some(), "a month is not over");
-    case.retain(days(31)).await;
+    let step = case.store.retain(case.session(), Retention::default(), days(31), RetentionStep::START).await;
+    case.same("it says which", case.done("retain", step).given_up, vec![waiting.id]);
     case.same("given up", case.state(waiting.id).await, State::Dead { at: days(31), cause: Cause::Retention });
     case.same("as a dead letter", case.letters().await, 1);
     case.check(case.has_message(&waiting).await, "which can be replayed");

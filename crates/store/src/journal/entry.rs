@@ -18,7 +18,7 @@ use posthaste_crypto::master::MasterKeyId;
 use super::{Hidden, Marks};
 use crate::number;
 use crate::row::{
-    Accepted, Attempt, By, Document, DocumentKind, Endpoint, EndpointStatus, JobState, Pause, PauseScope,
+    Accepted, Attempt, By, Document, DocumentKind, Endpoint, EndpointStatus, JobState, OwnRetention, Pause, PauseScope,
     RetentionPhase, SecretAct, Settlement,
 };
 
@@ -180,6 +180,17 @@ pub enum Entry {
         before: Timestamp,
         /// When.
         at: Timestamp,
+        /// Whose, where that time was agreed with the tenant.
+        tenant: Option<TenantId>,
+    },
+    /// From now on a tenant's things are kept for so long.
+    Agreed {
+        /// Whose.
+        tenant: TenantId,
+        /// How long.
+        own: OwnRetention,
+        /// When.
+        at: Timestamp,
     },
     /// A tenant, an API key or a policy was made, changed or removed.
     Document {
@@ -335,6 +346,7 @@ impl Entry {
             | Self::Cut { at, .. }
             | Self::Spread { at, .. }
             | Self::Retained { at, .. }
+            | Self::Agreed { at, .. }
             | Self::Erased { at, .. }
             | Self::ErasureDone { at, .. }
             | Self::RotationBegun { at, .. }

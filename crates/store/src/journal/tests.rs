@@ -12,7 +12,7 @@ use posthaste_core::tier::Tier;
 use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
-use crate::row::{Attempt, By, EndpointStatus, JobState, PauseScope, RetentionPhase};
+use crate::row::{Attempt, By, EndpointStatus, JobState, OwnRetention, PauseScope, RetentionPhase};
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
@@ -90,7 +90,21 @@ fn every_kind() -> Vec<Entry> {
         },
         Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
         Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
-        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7) },
+        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7), tenant: None },
+        Entry::Retained {
+            phase: RetentionPhase::History,
+            upto: 9,
+            removed: 3,
+            before: at(5),
+            at: at(7),
+            tenant: Some(TenantId::from_raw(4)),
+        },
+        Entry::Agreed { tenant: TenantId::from_raw(4), own: OwnRetention::default(), at: at(7) },
+        Entry::Agreed {
+            tenant: TenantId::from_raw(4),
+            own: OwnRetention { payload: Some(Duration::from_secs(3_600)), history: None },
+            at: at(7),
+        },
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Tenant, at: at(8) },
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8) },
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(Some(Hidden([7; 16]))), at: at(8) },

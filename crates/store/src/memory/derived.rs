@@ -15,15 +15,18 @@ use crate::row::{
 impl Memory {
     fn derived(&self) -> Derived {
         let mut derived = Derived::default();
-        let nobody = TenantId::from_raw(0);
-        let owner = |lane: LaneId| self.endpoints.get(&lane.endpoint()).map_or(nobody, |endpoint| endpoint.tenant);
-        self.happened.iter().flatten().for_each(|entry| derived.add(entry, owner));
+        self.happened.iter().flatten().for_each(|entry| derived.add(entry, |lane| self.owner(lane)));
         derived.deliveries.retain(|(_, id)| !self.gone.deliveries.contains(id));
         derived.names.retain(|(kind, _, id)| {
             let is_hidden = *kind == NameKind::Subject && self.erasures.has(*id);
             !is_hidden && !self.gone.messages.contains(id)
         });
         derived
+    }
+
+    /// Whose a lane is; the tenant 0 when nobody knows.
+    pub(super) fn owner(&self, lane: LaneId) -> TenantId {
+        self.endpoints.get(&lane.endpoint()).map_or(TenantId::from_raw(0), |endpoint| endpoint.tenant)
     }
 
     /// See [`crate::Archive::history`].

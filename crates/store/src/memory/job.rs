@@ -79,10 +79,10 @@ impl Jobs {
     }
 
     /// Forgets jobs that ended and were asked for then or before.
-    pub(super) fn let_go(&mut self, old: Timestamp) -> (usize, u64) {
+    pub(super) fn let_go(&mut self, old: impl Fn(TenantId) -> Timestamp) -> (usize, u64) {
         let has_ended = |job: &&Job| matches!(job.state, JobState::Done | JobState::Cancelled);
         let past: Vec<JobId> =
-            self.jobs.values().filter(|job| job.at <= old).filter(has_ended).map(|job| job.id).collect();
+            self.jobs.values().filter(|job| job.at <= old(job.tenant)).filter(has_ended).map(|job| job.id).collect();
         for id in &past {
             self.jobs.remove(id);
             self.listed.remove(id);

@@ -1,10 +1,11 @@
 //! What was kept for long enough leaves the maps: a phase at a time, as a run over a small file would.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, MessageId};
+use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
@@ -12,7 +13,8 @@ use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::idempotency::Day;
-use crate::row::{Retained, Retention, RetentionPhase, RetentionStep, Session};
+use crate::row::retention::before;
+use crate::row::{Agreed, Message, OwnRetention, Retained, Retention, RetentionPhase, RetentionStep, Session};
 
 /// What is gone, for those who look at the journal to find things.
 #[derive(Debug, Default)]
@@ -25,7 +27,53 @@ pub(super) struct Gone {
     pub(super) journal: u64,
 }
 
+/// How long whose things are kept.
+struct Times {
+    retention: Retention,
+    now: Timestamp,
+    own: BTreeMap<TenantId, OwnRetention>,
+}
+
+impl Times {
+    fn of(&self, tenant: TenantId) -> OwnRetention {
+        self.own.get(&tenant).copied().unwrap_or_default()
+    }
+
+    fn old(&self, phase: RetentionPhase, tenant: TenantId) -> Timestamp {
+        self.retention.with(self.of(tenant)).old(phase, self.now)
+    }
+
+    /// The times that one of them is, each once: first everybody's.
+    fn each(&self, time: impl Fn(&OwnRetention) -> Option<Duration>) -> BTreeSet<Option<Duration>> {
+        self.own.values().map(time).chain([None]).collect()
+    }
+
+    fn is_past(&self, message: &Message) -> bool {
+        message.at <= self.old(RetentionPhase::Messages, message.tenant)
+    }
+}
+
 impl Memory {
+    /// See [`crate::Archive::agree`].
+    pub fn agree(&mut self, session: Session, agreed: &Agreed, now: Timestamp) -> Result<u64, StoreError> {
+        self.guard(session)?;
+        let mut all = self.own.clone();
+        all.retain(|tenant, _| !agreed.covers(*tenant));
+        all.extend(agreed.own.iter().copied().filter(|(_, own)| *own != OwnRetention::default()));
+        let of = |own: &BTreeMap<TenantId, OwnRetention>, tenant| own.get(&tenant).copied().unwrap_or_default();
+        let tenants: BTreeSet<TenantId> = self.own.keys().chain(all.keys()).copied().collect();
+        let is_other = |tenant: &TenantId| of(&self.own, *tenant) != of(&all, *tenant);
+        let told: Vec<Entry> = tenants
+            .into_iter()
+            .filter(is_other)
+            .map(|tenant| Entry::Agreed { tenant, own: of(&all, tenant), at: now })
+            .collect();
+        let changed = told.len() as u64;
+        self.own = all;
+        self.note(told);
+        Ok(changed)
+    }
+
     /// See [`crate::Archive::retain`].
     pub fn retain(
         &mut self,
@@ -35,70 +83,103 @@ impl Memory {
         step: RetentionStep,
     ) -> Result<Retained, StoreError> {
         self.guard(session)?;
-        let old = retention.old(step.phase, now);
-        let (removed, upto) = match step.phase {
-            RetentionPhase::Pending => (self.give_up(old, now), 0),
-            RetentionPhase::Messages => self.let_messages_go(old),
-            RetentionPhase::History => self.let_history_go(old),
-            RetentionPhase::Kept => self.let_kept_go(),
-            RetentionPhase::Jobs => self.jobs.let_go(old),
-            RetentionPhase::Keys => (self.forget_keys_before(Day::of(old), usize::MAX), 0),
-            RetentionPhase::Journal => self.let_journal_go(old),
-            RetentionPhase::Space => (0, 0),
+        let times = Times { retention, now, own: self.own.clone() };
+        let mut given_up = Vec::new();
+        let removed = match step.phase {
+            RetentionPhase::Pending => {
+                given_up = self.give_up(&times);
+                given_up.len()
+            }
+            RetentionPhase::Messages => self.let_messages_go(&times),
+            RetentionPhase::History => self.let_history_go(&times),
+            RetentionPhase::Kept => self.let_kept_go(&times),
+            RetentionPhase::Jobs => {
+                let gone = self.jobs.let_go(|tenant| times.old(step.phase, tenant));
+                self.tell(&times, step.phase, gone)
+            }
+            RetentionPhase::Keys => {
+                let gone = self.forget_keys_before(Day::of(retention.old(step.phase, now)), usize::MAX);
+                self.tell(&times, step.phase, (gone, 0))
+            }
+            RetentionPhase::Journal => self.let_journal_go(&times),
+            RetentionPhase::Space => 0,
         };
-        if removed > 0 && step.phase != RetentionPhase::Pending {
-            self.note([Entry::Retained { phase: step.phase, upto, removed: removed as u64, before: old, at: now }]);
-        }
-        Ok(Retained { removed: removed as u64, next: step.next_phase() })
+        Ok(Retained { removed: removed as u64, given_up, next: step.next_phase() })
     }
 
-    fn give_up(&mut self, old: Timestamp, now: Timestamp) -> usize {
-        let waits = |delivery: &Delivery| {
-            let shown = self.delivery(delivery.id, now).map(|shown| shown.delivery.state);
-            !matches!(delivery.state, State::AwaitingAck { .. }) && shown.is_some_and(|state| !state.is_terminal())
-        };
-        let ends: Vec<Delivery> = self
-            .pending
-            .values()
-            .map(|row| &row.delivery)
-            .filter(|delivery| delivery.born <= old && waits(delivery))
-            .map(|delivery| Delivery { state: State::Dead { at: now, cause: Cause::Retention }, ..delivery.clone() })
-            .collect();
-        self.note(ends.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
-        let count = ends.len();
-        for delivery in ends {
-            self.remove(delivery.id);
-            self.file(&delivery);
-            self.ended.insert(delivery.id, delivery);
+    /// Tells that so many are gone, the last of them this one, by everybody's time.
+    fn tell(&mut self, times: &Times, phase: RetentionPhase, (removed, upto): (usize, u64)) -> usize {
+        let (before, at) = (times.retention.old(phase, times.now), times.now);
+        if removed > 0 {
+            self.note([Entry::Retained { phase, upto, removed: removed as u64, before, at, tenant: None }]);
+        }
+        removed
+    }
+
+    fn give_up(&mut self, times: &Times) -> Vec<DeliveryId> {
+        let mut given_up = Vec::new();
+        for kept in times.each(|own| own.history) {
+            let is_old = |delivery: &Delivery| {
+                let owner = self.owner(delivery.lane);
+                times.of(owner).history == kept && delivery.born <= times.old(RetentionPhase::Pending, owner)
+            };
+            let waits = |delivery: &Delivery| {
+                let shown = self.delivery(delivery.id, times.now).map(|shown| shown.delivery.state);
+                !matches!(delivery.state, State::AwaitingAck { .. }) && shown.is_some_and(|state| !state.is_terminal())
+            };
+            let state = State::Dead { at: times.now, cause: Cause::Retention };
+            let ends: Vec<Delivery> = self
+                .pending
+                .values()
+                .map(|row| &row.delivery)
+                .filter(|delivery| is_old(delivery) && waits(delivery))
+                .map(|delivery| Delivery { state, ..delivery.clone() })
+                .collect();
+            self.note(ends.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
+            for delivery in ends {
+                self.remove(delivery.id);
+                self.file(&delivery);
+                given_up.push(delivery.id);
+                self.ended.insert(delivery.id, delivery);
+            }
+        }
+        given_up
+    }
+
+    fn let_messages_go(&mut self, times: &Times) -> usize {
+        let phase = RetentionPhase::Messages;
+        let mut count = 0;
+        for kept in times.each(|own| own.payload) {
+            let past: Vec<MessageId> = self
+                .messages
+                .values()
+                .filter(|message| times.of(message.tenant).payload == kept)
+                .filter(|message| times.is_past(message) && !self.gone.kept.contains(&message.id))
+                .map(|message| message.id)
+                .collect();
+            for id in &past {
+                if self.needs(*id) {
+                    self.gone.kept.insert(*id);
+                } else {
+                    self.let_message_go(*id);
+                }
+            }
+            let own = OwnRetention { payload: kept, history: None };
+            let times = Times { retention: times.retention.with(own), now: times.now, own: BTreeMap::new() };
+            count += self.tell(&times, phase, (past.len(), past.last().map_or(0, |id| id.raw())));
         }
         count
     }
 
-    fn let_messages_go(&mut self, old: Timestamp) -> (usize, u64) {
-        let past: Vec<MessageId> = self
-            .messages
-            .values()
-            .filter(|message| message.at <= old && !self.gone.kept.contains(&message.id))
-            .map(|message| message.id)
-            .collect();
-        let upto = past.last().map_or(0, |id| id.raw());
-        for id in &past {
-            if self.needs(*id) {
-                self.gone.kept.insert(*id);
-            } else {
-                self.let_message_go(*id);
-            }
-        }
-        (past.len(), upto)
-    }
-
-    fn let_kept_go(&mut self) -> (usize, u64) {
-        let over: Vec<MessageId> = self.gone.kept.iter().copied().filter(|id| !self.needs(*id)).collect();
+    fn let_kept_go(&mut self, times: &Times) -> usize {
+        let is_over =
+            |id: &MessageId| !self.needs(*id) && self.messages.get(id).is_none_or(|message| times.is_past(message));
+        let over: Vec<MessageId> = self.gone.kept.iter().copied().filter(is_over).collect();
         for id in &over {
             self.gone.kept.remove(id);
             self.let_message_go(*id);
         }
-        (over.len(), over.last().map_or(0, |id| id.raw()))
+        self.tell(times, RetentionPhase::Kept, (over.len(), over.last().map_or(0, |id| id.raw())))
     }
 
     pub(super) fn let_message_go(&mut self, id: MessageId) {
@@ -115,16 +196,32 @@ impl Memory {
             || self.jobs.is_fanning_out(JobId(id.0))
     }
 
-    fn let_history_go(&mut self, old: Timestamp) -> (usize, u64) {
-        let at = |delivery: &Delivery| crate::number::split(&delivery.state).1;
-        let past: Vec<DeliveryId> = self
-            .ended
-            .values()
-            .filter(|delivery| at(delivery).is_some_and(|at| at <= old))
-            .map(|delivery| delivery.id)
-            .collect();
-        past.iter().for_each(|id| self.let_outcome_go(*id));
-        (past.len(), past.last().map_or(0, |id| id.raw()))
+    fn let_history_go(&mut self, times: &Times) -> usize {
+        let phase = RetentionPhase::History;
+        let ended = |delivery: &Delivery| crate::number::split(&delivery.state).1;
+        let mut count = 0;
+        for kept in times.each(|own| own.history) {
+            let own = OwnRetention { payload: None, history: kept };
+            let before = times.retention.with(own).old(phase, times.now);
+            let mut past: BTreeMap<Option<TenantId>, Vec<DeliveryId>> = BTreeMap::new();
+            for delivery in self.ended.values().filter(|delivery| ended(delivery) <= Some(before)) {
+                let owner = self.owner(delivery.lane);
+                if times.of(owner).history == kept {
+                    past.entry(kept.map(|_| owner)).or_default().push(delivery.id);
+                }
+            }
+            let upto = past.values().flatten().max().map_or(0, |id| id.raw());
+            let tell = |(tenant, ids): (&Option<TenantId>, &Vec<DeliveryId>)| {
+                let (removed, tenant) = (ids.len() as u64, *tenant);
+                Entry::Retained { phase, upto, removed, before, at: times.now, tenant }
+            };
+            self.note(past.iter().map(tell).collect::<Vec<_>>());
+            for id in past.into_values().flatten() {
+                self.let_outcome_go(id);
+                count += 1;
+            }
+        }
+        count
     }
 
     pub(super) fn let_outcome_go(&mut self, id: DeliveryId) {
@@ -136,14 +233,34 @@ impl Memory {
         self.gone.deliveries.insert(id);
     }
 
-    fn let_journal_go(&mut self, old: Timestamp) -> (usize, u64) {
+    /// Tells again what rows told that go now.
+    fn tell_again(&mut self, times: &Times, old: Timestamp) {
+        let last_told = |of: TenantId| {
+            self.happened.iter().rev().flatten().find_map(|entry| match entry {
+                Entry::Agreed { tenant, at, .. } if *tenant == of => Some(*at),
+                _ => None,
+            })
+        };
+        let told: Vec<Entry> = times
+            .own
+            .iter()
+            .filter(|(tenant, _)| last_told(**tenant) <= Some(old))
+            .map(|(tenant, own)| Entry::Agreed { tenant: *tenant, own: *own, at: times.now })
+            .collect();
+        self.note(told);
+    }
+
+    fn let_journal_go(&mut self, times: &Times) -> usize {
+        let longest = times.own.values().filter_map(|own| own.history).max().unwrap_or_default();
+        let old = times.retention.old(RetentionPhase::Journal, times.now).min(before(times.now, longest));
         // A row may not say when it was: the one behind it was not earlier.
         let rows = self.journal(self.gone.journal, u32::MAX);
         let behind = rows.iter().skip(1).take_while(|row| row.at <= old);
         let past: Vec<u64> = rows.iter().zip(behind).map(|(row, _)| row.number).collect();
-        let upto = past.last().copied().unwrap_or(self.gone.journal);
+        let Some(upto) = past.last().copied() else { return 0 };
+        self.tell_again(times, old);
         self.gone.journal = upto;
         self.signed.let_go(upto);
-        (past.len(), upto)
+        self.tell(times, RetentionPhase::Journal, (past.len(), upto))
     }
 }

@@ -18,9 +18,9 @@ use crate::row::{
     MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
+use crate::row::{Agreed, Retained, Retention, RetentionStep};
 use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
-use crate::row::{Retained, Retention, RetentionStep};
 use crate::{
     Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
     MasterKeys, Outbox, Register, Rotation, Signed, StoreError, Watchable,
@@ -329,6 +329,10 @@ impl Archive for MemoryStore {
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
         Ok(self.lock().journal(after, limit))
+    }
+
+    async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {
+        self.lock().agree(session, &agreed, now)
     }
 
     async fn retain(

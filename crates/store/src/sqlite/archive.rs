@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
 use crate::journal::Entries;
 use crate::row::{
-    HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
     RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{Archive, JournalRow, StoreError};
@@ -97,6 +97,12 @@ impl Archive for Sqlite {
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
         self.readers.read(move |conn| journal::read(conn, after, limit)).await
+    }
+
+    async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {
+        let rows = agreed.own.len().max(1);
+        let run = move |conn: &Connection, entries: &mut Entries| retention::agreed::agree(conn, &agreed, now, entries);
+        self.noted_work(session, rows, run).await
     }
 
     async fn retain(

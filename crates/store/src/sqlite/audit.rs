@@ -2,10 +2,11 @@
 //!
 //! Invariant: nothing is changed, and everything is read as it was at one moment.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use posthaste_core::id::{DeliveryId, TenantId};
+use posthaste_core::id::{DeliveryId, LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
@@ -14,6 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 use super::column::{
     DELIVERY_COLUMNS, attempt, cause_number, delivery, delivery_columns, get, key, micros, stored_key,
 };
+use super::derived::owner;
 use super::folder::DATABASE;
 use super::header::Header;
 use super::journal::{self, Then};
@@ -82,8 +84,9 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
     let mut sql = conn.prepare("SELECT row, line FROM checkpoint ORDER BY row").map_err(&doing)?;
     let mut own = Own { lines: sql.query([]).map_err(&doing)?, next: None };
     let mut failure = None;
+    let mut owners = BTreeMap::new();
     let mut archived = |entry: &Entry| {
-        look_up(&conn, entry).unwrap_or_else(|error| {
+        look_up(&conn, &mut owners, entry).unwrap_or_else(|error| {
             failure.get_or_insert(error);
             Archived::Differs("it cannot be read")
         })
@@ -250,16 +253,17 @@ fn too_long(folder: &Path) -> StoreError {
 }
 
 /// What the tables have of what an entry tells.
-fn look_up(conn: &Connection, entry: &Entry) -> Result<Archived, StoreError> {
-    match entry {
-        Entry::Ended { delivery, .. } => ended(conn, *delivery, entry),
-        Entry::Attempted { delivery, attempt, .. } => tried(conn, *delivery, attempt, false),
-        Entry::Late { delivery, attempt, .. } => tried(conn, *delivery, attempt, true),
-        _ => Ok(Archived::Fits),
-    }
+fn look_up(conn: &Connection, owners: &mut BTreeMap<LaneId, TenantId>, entry: &Entry) -> Result<Archived, StoreError> {
+    let (found, lane) = match entry {
+        Entry::Ended { delivery, lane, .. } => (ended(conn, *delivery, entry)?, lane),
+        Entry::Attempted { delivery, lane, attempt } => (tried(conn, *delivery, attempt, false)?, lane),
+        Entry::Late { delivery, lane, attempt } => (tried(conn, *delivery, attempt, true)?, lane),
+        _ => return Ok(Archived::Fits),
+    };
+    Ok(found.unwrap_or_else(|| Archived::Missing(owner(conn, owners, *lane))))
 }
 
-fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Archived, StoreError> {
+fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Archived>, StoreError> {
     let doing = failed("read an outcome");
     let mut sql = conn
         .prepare_cached(concat!(
@@ -269,13 +273,16 @@ fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Archived, S
         ))
         .map_err(&doing)?;
     let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    let Some(row) = rows.next().map_err(&doing)? else { return Ok(Archived::Missing) };
+    let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
     let led = get::<Option<i64>>(row, DELIVERY_COLUMNS)?.map(|_| attempt(row, DELIVERY_COLUMNS)).transpose();
-    let (Ok(stored), Ok(led)) = (delivery(row), led) else { return Ok(Archived::Differs("its outcome is no outcome")) };
-    Ok(if Entry::ended(&stored, led) == *entry { Archived::Fits } else { Archived::Differs("its outcome was changed") })
+    Ok(Some(match (delivery(row), led) {
+        (Ok(stored), Ok(led)) if Entry::ended(&stored, led) == *entry => Archived::Fits,
+        (Ok(_), Ok(_)) => Archived::Differs("its outcome was changed"),
+        (_, _) => Archived::Differs("its outcome is no outcome"),
+    }))
 }
 
-fn tried(conn: &Connection, id: DeliveryId, made: &Attempt, late: bool) -> Result<Archived, StoreError> {
+fn tried(conn: &Connection, id: DeliveryId, made: &Attempt, late: bool) -> Result<Option<Archived>, StoreError> {
     let doing = failed("read the attempts of a delivery");
     let exists = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
         conn.prepare_cached(sql).and_then(|mut sql| sql.exists(params)).map_err(&doing)
@@ -287,9 +294,9 @@ fn tried(conn: &Connection, id: DeliveryId, made: &Attempt, late: bool) -> Resul
         &[&id, &late, &made.number, &made.at.as_millis(), &micros(made.took), &cause_number(made.cause), &made.status],
     )?;
     if found {
-        return Ok(Archived::Fits);
+        return Ok(Some(Archived::Fits));
     }
     let there = exists("SELECT 1 FROM outcome WHERE id = ?1", &[&id])?
         || exists("SELECT 1 FROM delivery WHERE id = ?1", &[&id])?;
-    Ok(if there { Archived::Differs("an attempt is missing or was changed") } else { Archived::Missing })
+    Ok(there.then_some(Archived::Differs("an attempt is missing or was changed")))
 }

@@ -1,26 +1,35 @@
 //! What was kept for long enough is let go: a few rows a step, and then the room they took.
 //!
-//! Rows are met by their keys, which grow with time, from the oldest on. A step looks at a bounded number
-//! of rows. Some of the oldest may have to stay (they ended late, or are due much later); a phase is over
-//! when a whole look has met nothing old enough.
+//! Rows are met by their keys, which grow with time, from where the walk has come to last; what became of deliveries is
+//! met by the journal, in the order they ended. A step looks at a bounded number of rows. Some may have to stay (they are
+//! still needed, or are another tenant's, who keeps them for longer); a walk is over when a whole look has met nothing
+//! old enough. Read next: `agreed`.
 //!
 //! Invariant: a payload that an unfinished delivery or a dead letter needs is in `message` or in `kept`.
 
+pub(super) mod agreed;
+
+use std::collections::BTreeMap;
+
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
-use super::column::{delivery, delivery_columns, get, key};
+use super::column::{delivery, delivery_columns, get, key, stored_key};
 use super::derived::{followed, kind_number};
+use super::journal::Then;
 use super::sealed::Names;
 use super::sweep::WriteOff;
 use super::{failed, idempotency, show};
 use crate::journal::{Entries, Entry};
 use crate::row::idempotency::Day;
-use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
+use crate::row::retention::before;
+use crate::row::{OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 use crate::{DELIVERIES_MAX, StoreError};
+use agreed::{Owners, Walk};
 
 /// Rows that a step looks at to find those it removes.
 const LOOKED_MAX: u32 = 2_000;
@@ -43,56 +52,101 @@ pub(super) struct Asked {
     pub(super) step: RetentionStep,
 }
 
+impl Asked {
+    fn walk(&self) -> Walk {
+        Walk::new(self.step.phase, self.step.kept)
+    }
+
+    /// What is not later than this has been kept for long enough by those whose walk it is.
+    fn old(&self) -> Timestamp {
+        let own = OwnRetention { payload: self.step.kept, history: self.step.kept };
+        self.retention.with(own).old(self.step.phase, self.now)
+    }
+
+    /// Where the step begins.
+    fn from(&self, conn: &Connection) -> Result<i64, StoreError> {
+        let after = i64::try_from(self.step.after).unwrap_or(i64::MAX);
+        Ok(self.walk().place(conn)?.max(after))
+    }
+}
+
 /// What a phase has done with one look.
+#[derive(Default)]
 struct Look {
     removed: usize,
     /// The highest row removed.
     upto: i64,
-    /// Where to go on; `None` when the phase is over.
+    /// Where to go on; `None` when the walk is over.
     after: Option<i64>,
+    given_up: Vec<DeliveryId>,
 }
 
 impl Look {
     /// A look that removed so many, all it met: it is the last if there were fewer than it could.
     fn all(removed: usize, upto: i64) -> Self {
-        Self { removed, upto, after: (removed >= STEP).then_some(0) }
+        Self { removed, upto, after: (removed >= STEP).then_some(0), ..Self::default() }
+    }
+}
+
+/// Up to where nothing is left for a walk to let go.
+struct Done {
+    upto: i64,
+    is_whole: bool,
+}
+
+impl Done {
+    fn up_to(upto: i64) -> Self {
+        Self { upto, is_whole: true }
+    }
+
+    /// It met a row; `stays` when the walk must meet it again.
+    fn met(&mut self, row: i64, stays: bool) {
+        self.is_whole &= !stays;
+        if self.is_whole {
+            self.upto = row;
+        }
     }
 }
 
 /// Runs one step.
 pub(super) fn step(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Retained, StoreError> {
-    let Asked { retention, now, step, .. } = asked;
-    let after = i64::try_from(step.after).unwrap_or(i64::MAX);
-    let old = retention.old(step.phase, now);
+    let Asked { now, step, .. } = asked;
     let look = match step.phase {
-        RetentionPhase::Pending => give_up(conn, asked, after, entries)?,
-        RetentionPhase::Messages => messages(conn, old, after)?,
-        RetentionPhase::History => history(conn, old.as_millis(), after)?,
-        RetentionPhase::Kept => kept(conn, after)?,
-        RetentionPhase::Jobs => jobs(conn, old.as_millis())?,
+        RetentionPhase::Pending => give_up(conn, asked, entries)?,
+        RetentionPhase::Messages => messages(conn, asked)?,
+        RetentionPhase::History => history(conn, asked, entries)?,
+        RetentionPhase::Kept => kept(conn, asked)?,
+        RetentionPhase::Jobs => jobs(conn, asked)?,
         RetentionPhase::Keys => {
-            let forgotten = idempotency::forget_before(conn, Day::of(old), RETENTION_STEP_MAX);
+            let forgotten = idempotency::forget_before(conn, Day::of(asked.old()), RETENTION_STEP_MAX);
             Look::all(forgotten.map_err(failed("forget idempotency keys"))?, 0)
         }
-        RetentionPhase::Journal => journal(conn, old)?,
+        RetentionPhase::Journal => journal(conn, asked, entries)?,
         RetentionPhase::Space => space(conn)?,
     };
     let removed = look.removed as u64;
-    if removed > 0 && !matches!(step.phase, RetentionPhase::Pending | RetentionPhase::Space) {
+    // What is given up has told of its end, outcomes by whose they were; free pages tell nobody anything.
+    let tells = !matches!(step.phase, RetentionPhase::Pending | RetentionPhase::History | RetentionPhase::Space);
+    if removed > 0 && tells {
         let upto = look.upto.unsigned_abs();
-        entries.push(&Entry::Retained { phase: step.phase, upto, removed, before: old, at: now });
+        let before = asked.old();
+        entries.push(&Entry::Retained { phase: step.phase, upto, removed, before, at: now, tenant: None });
     }
     let next = match look.after {
-        Some(after) => Some(RetentionStep { phase: step.phase, after: after.unsigned_abs() }),
-        None => step.next_phase(),
+        Some(after) => Some(RetentionStep { after: after.unsigned_abs(), ..step }),
+        None => match asked.walk().next(conn)? {
+            Some(walk) => Some(RetentionStep { kept: walk.kept(), ..RetentionStep::of(step.phase) }),
+            None => step.next_phase(),
+        },
     };
-    Ok(Retained { removed, next })
+    Ok(Retained { removed, given_up: look.given_up, next })
 }
 
 /// Ends what has waited for too long, unless something else has ended it already.
-fn give_up(conn: &Connection, asked: Asked, after: i64, entries: &mut Entries) -> Result<Look, StoreError> {
+fn give_up(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("look for what has waited too long");
-    let old = asked.retention.old(RetentionPhase::Pending, asked.now);
+    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
     let mut sql = conn
         .prepare_cached(concat!(
             "SELECT ",
@@ -100,19 +154,27 @@ fn give_up(conn: &Connection, asked: Asked, after: i64, entries: &mut Entries) -
             " FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2"
         ))
         .map_err(&doing)?;
-    let mut rows = sql.query((after, LOOKED_MAX)).map_err(&doing)?;
+    let mut rows = sql.query((from, LOOKED_MAX)).map_err(&doing)?;
     let mut given_up = Vec::new();
     let mut last = None;
     let mut met_old = false;
     while let Some(row) = rows.next().map_err(&doing)? {
         let waiting = delivery(row)?;
-        last = Some(key(waiting.id.0));
+        let id = key(waiting.id.0);
+        last = Some(id);
         if waiting.born > old {
+            done.met(id, true);
             continue;
         }
         met_old = true;
+        if !owners.belongs(waiting.lane, walk)? {
+            done.met(id, false);
+            continue;
+        }
         let is_sent = matches!(waiting.state, State::AwaitingAck { .. });
-        if !is_sent && !show::state_at(conn, &waiting, asked.now)?.is_terminal() {
+        let ends = !is_sent && !show::state_at(conn, &waiting, asked.now)?.is_terminal();
+        done.met(id, !ends);
+        if ends {
             let state = State::Dead { at: asked.now, cause: Cause::Retention };
             given_up.push(Delivery { state, ..waiting });
         }
@@ -126,13 +188,16 @@ fn give_up(conn: &Connection, asked: Asked, after: i64, entries: &mut Entries) -
         write_off.end(delivery).map_err(failed("give up what has waited too long"))?;
         entries.push(&Entry::ended(delivery, None));
     }
-    Ok(Look { removed: given_up.len(), upto: 0, after: last.filter(|_| met_old) })
+    walk.has_come(conn, done.upto)?;
+    let given_up: Vec<DeliveryId> = given_up.into_iter().map(|delivery| delivery.id).collect();
+    Ok(Look { removed: given_up.len(), upto: 0, after: last.filter(|_| met_old), given_up })
 }
 
 /// A message without its payload.
 struct Head {
     id: i64,
-    at: i64,
+    tenant: TenantId,
+    at: Timestamp,
     names: Names,
     /// Of its payload.
     bytes: i64,
@@ -142,7 +207,7 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     let doing = failed("look for old messages");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
+            "SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
         ))
         .map_err(&doing)?;
     let mut rows = sql.query((after, limit)).map_err(&doing)?;
@@ -150,27 +215,35 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     while let Some(row) = rows.next().map_err(&doing)? {
         heads.push(Head {
             id: get(row, 0)?,
-            at: get(row, 1)?,
-            names: Names::stored(get::<Option<Vec<u8>>>(row, 2)?.as_deref())?,
-            bytes: get(row, 3)?,
+            tenant: TenantId(stored_key(get(row, 1)?)?),
+            at: Timestamp::from_millis(get(row, 2)?),
+            names: Names::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
+            bytes: get(row, 4)?,
         });
     }
     Ok(heads)
 }
 
 /// Removes messages past their time, or moves them to `kept`.
-fn messages(conn: &Connection, old: Timestamp, after: i64) -> Result<Look, StoreError> {
+fn messages(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     let doing = failed("let old messages go");
+    let (walk, old) = (asked.walk(), asked.old());
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
     // One more, to know where the deliveries of the last one end.
-    let heads = heads(conn, "message", after, RETENTION_STEP_MAX + 1)?;
-    let mut look = Look { removed: 0, upto: 0, after: None };
+    let heads = heads(conn, "message", asked.from(conn)?, RETENTION_STEP_MAX + 1)?;
+    let mut look = Look::default();
     let mut bytes = 0;
     for (place, head) in heads.iter().enumerate().take(STEP) {
         if bytes > STEP_BYTES_MAX {
             break;
         }
         look.after = look.after.map(|_| head.id);
-        if head.at > old.as_millis() {
+        done.met(head.id, head.at > old);
+        if head.at > old {
+            continue;
+        }
+        look.after = Some(head.id);
+        if owners.own(head.tenant)?.payload != walk.kept() {
             continue;
         }
         let next = heads.get(place + 1).map_or(i64::MAX, |next| next.id);
@@ -190,24 +263,26 @@ fn messages(conn: &Connection, old: Timestamp, after: i64) -> Result<Look, Store
         bytes += head.bytes;
         look.removed += 1;
         look.upto = head.id;
-        look.after = Some(head.id);
     }
+    walk.has_come(conn, done.upto)?;
     Ok(look)
 }
 
-/// Removes from `kept` what nobody needs any more.
-fn kept(conn: &Connection, after: i64) -> Result<Look, StoreError> {
+/// Removes from `kept` what nobody needs any more, and nobody keeps for longer since.
+fn kept(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     let doing = failed("let kept messages go");
-    let heads = heads(conn, "kept", after, RETENTION_STEP_MAX)?;
+    let mut owners = Owners::new(conn)?;
+    let heads = heads(conn, "kept", asked.from(conn)?, RETENTION_STEP_MAX)?;
     let full = heads.len() == STEP;
-    let mut look = Look { removed: 0, upto: 0, after: heads.last().map(|head| head.id).filter(|_| full) };
+    let mut look = Look { after: heads.last().map(|head| head.id).filter(|_| full), ..Look::default() };
     let mut bytes = 0;
     for head in &heads {
         if bytes > STEP_BYTES_MAX {
             look.after = Some(head.id - 1);
             break;
         }
-        if is_needed(conn, head.id, i64::MAX)? {
+        let times = asked.retention.with(owners.own(head.tenant)?);
+        if head.at > times.old(RetentionPhase::Messages, asked.now) || is_needed(conn, head.id, i64::MAX)? {
             continue;
         }
         bytes += head.bytes;
@@ -272,50 +347,77 @@ fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> rus
             .exists(range)?)
 }
 
-/// Removes what became of deliveries that ended long ago.
-fn history(conn: &Connection, old: i64, after: i64) -> Result<Look, StoreError> {
+/// Removes what became of deliveries that ended long ago, and tells of it: of tenants with whom it was agreed one by one.
+fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("let old outcomes go");
-    let mut sql = conn
-        .prepare_cached("SELECT id, lane, born_ms, ended_ms FROM outcome WHERE id > ?1 ORDER BY id LIMIT ?2")
-        .map_err(&doing)?;
-    let mut rows = sql.query((after, LOOKED_MAX)).map_err(&doing)?;
-    let mut past: Vec<(i64, i64)> = Vec::new();
-    let mut last = None;
-    let mut met_old = false;
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let (id, lane, born, ended): (i64, i64, i64, i64) = (get(row, 0)?, get(row, 1)?, get(row, 2)?, get(row, 3)?);
-        last = Some(id);
-        met_old |= born <= old || ended <= old;
-        if ended <= old {
-            past.push((id, lane));
+    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
+    let (mut look, mut looked) = (Look::default(), 0);
+    let mut gone: BTreeMap<Option<TenantId>, u64> = BTreeMap::new();
+    super::journal::each(conn, from.unsigned_abs(), |row| {
+        let (mut stays, mut is_old) = (false, row.at <= old);
+        for entry in row.entries() {
+            looked += 1;
+            let entry = entry?;
+            let Entry::Ended { delivery, lane, .. } = entry else { continue };
+            if entry.at() > Some(old) {
+                stays = true;
+                continue;
+            }
+            is_old = true;
+            if !owners.belongs(lane, walk)? {
+                continue;
+            }
+            // The rest of a large row comes with the next step.
+            if look.removed == STEP {
+                look.after = Some(row.number.cast_signed() - 1);
+                return Ok(Then::Stop);
+            }
+            if let_outcome_go(conn, key(delivery.0), key(lane.0)).map_err(&doing)? {
+                look.removed += 1;
+                look.upto = look.upto.max(key(delivery.0));
+                *gone.entry(walk.kept().and(owners.of(lane))).or_default() += 1;
+            }
         }
-        if past.len() == STEP {
-            break;
+        let number = row.number.cast_signed();
+        done.met(number, stays);
+        if is_old || look.after.is_some() {
+            look.after = Some(number);
         }
+        Ok(if looked >= LOOKED_MAX { Then::Stop } else { Then::GoOn })
+    })?;
+    walk.has_come(conn, done.upto)?;
+    let (phase, upto) = (RetentionPhase::History, look.upto.unsigned_abs());
+    for (tenant, removed) in gone {
+        entries.push(&Entry::Retained { phase, upto, removed, before: old, at: asked.now, tenant });
     }
-    drop(rows);
-    for (id, lane) in &past {
-        let_outcome_go(conn, *id, *lane).map_err(&doing)?;
-    }
-    let upto = past.last().map_or(0, |(id, _)| *id);
-    Ok(Look { removed: past.len(), upto, after: last.filter(|_| met_old) })
+    Ok(look)
 }
 
-pub(super) fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
+/// Removes what became of a delivery; says whether there was anything.
+pub(super) fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<bool> {
+    let gone = conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM attempt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM excerpt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM dead_letter WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM replay_life WHERE old = ?1")?.execute([id])?;
-    conn.prepare_cached("DELETE FROM history WHERE lane = ?1 AND delivery = ?2")?.execute((lane, id)).map(drop)
+    conn.prepare_cached("DELETE FROM history WHERE lane = ?1 AND delivery = ?2")?.execute((lane, id))?;
+    Ok(gone > 0)
 }
 
 /// Removes jobs that ended and were asked for long ago.
-fn jobs(conn: &Connection, old: i64) -> Result<Look, StoreError> {
+fn jobs(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     let doing = failed("let old jobs go");
+    let history = before(Timestamp::from_millis(0), asked.retention.history);
     let past: Vec<i64> = conn
-        .prepare_cached("SELECT id FROM job WHERE at_ms <= ?1 AND state IN (2, 3) ORDER BY id LIMIT ?2")
-        .and_then(|mut sql| sql.query_map((old, RETENTION_STEP_MAX), |row| row.get(0))?.collect())
+        .prepare_cached(
+            "SELECT id FROM job LEFT JOIN own_retention USING (tenant)
+             WHERE at_ms <= ?1 + coalesce(-history_ms, ?2) AND state IN (2, 3) ORDER BY id LIMIT ?3",
+        )
+        .and_then(|mut sql| {
+            let bounds = (asked.now.as_millis(), history.as_millis(), RETENTION_STEP_MAX);
+            sql.query_map(bounds, |row| row.get(0))?.collect()
+        })
         .map_err(&doing)?;
     for id in &past {
         for sql in ["DELETE FROM job WHERE id = ?1", "DELETE FROM replay_listed WHERE job = ?1"] {
@@ -325,18 +427,30 @@ fn jobs(conn: &Connection, old: i64) -> Result<Look, StoreError> {
     Ok(Look::all(past.len(), past.last().copied().unwrap_or(0)))
 }
 
-/// Removes old rows of the journal that everybody has followed. A row goes when the one behind it is old
-/// enough, since it may not say itself when it was; so the last one stays, which the next names.
-fn journal(conn: &Connection, old: Timestamp) -> Result<Look, StoreError> {
+/// Removes old rows of the journal that everybody has followed, and by which no outcome is found any more. A row goes
+/// when the one behind it is old enough, since it may not say itself when it was; so the last one stays, which the next
+/// names.
+fn journal(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("let old rows of the journal go");
-    let followed = i64::try_from(followed(conn)?.followed).unwrap_or(i64::MAX);
-    let past: Option<i64> = conn
+    let longest = agreed::longest_history(conn)?.unwrap_or_default();
+    let old = asked.old().min(before(asked.now, longest));
+    let (first, past): (Option<i64>, Option<i64>) = conn
         .prepare_cached(
-            "SELECT max(number) FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2) WHERE at_ms <= ?1",
+            "SELECT min(number), max(number) FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2)
+             WHERE at_ms <= ?1",
         )
-        .and_then(|mut sql| sql.query_row((old.as_millis(), RETENTION_STEP_MAX + 1), |row| row.get(0)))
+        .and_then(|mut sql| {
+            sql.query_row((old.as_millis(), RETENTION_STEP_MAX + 1), |row| Ok((row.get(0)?, row.get(1)?)))
+        })
         .map_err(&doing)?;
-    let upto = past.map_or(0, |past| (past - 1).min(followed));
+    let followed = i64::try_from(followed(conn)?.followed).unwrap_or(i64::MAX);
+    let upto = past.map_or(0, |past| past - 1).min(followed).min(agreed::walked(conn)?);
+    if first.is_none_or(|first| upto < first) {
+        return Ok(Look::default());
+    }
+    if agreed::tell_again(conn, old, asked.now, entries)? > 0 {
+        return Ok(Look { after: Some(0), ..Look::default() });
+    }
     let removed = conn
         .prepare_cached("DELETE FROM journal WHERE number <= ?1")
         .and_then(|mut sql| sql.execute([upto]))
@@ -357,7 +471,7 @@ fn space(conn: &Connection) -> Result<Look, StoreError> {
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&doing);
     let (free, pages) = (count("PRAGMA freelist_count")?, count("PRAGMA page_count")?);
     if free <= PAGES_STEP || free * FREE_PART <= pages {
-        return Ok(Look { removed: 0, upto: 0, after: None });
+        return Ok(Look::default());
     }
     // Each row that is stepped to gives back one page.
     let mut sql = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({PAGES_STEP})")).map_err(&doing)?;
@@ -366,5 +480,5 @@ fn space(conn: &Connection) -> Result<Look, StoreError> {
     drop(rows);
     let left = count("PRAGMA freelist_count")?;
     let given = usize::try_from(free - left).unwrap_or(0);
-    Ok(Look { removed: given, upto: 0, after: (given > 0).then_some(0) })
+    Ok(Look { removed: given, after: (given > 0).then_some(0), ..Look::default() })
 }

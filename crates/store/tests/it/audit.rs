@@ -4,13 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, Shard, TenantId};
+use posthaste_core::queue::{Place, Record};
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::audit::{Finding, Kept, Report};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Archive, Checkpoints, Message, Outbox, Retention, RetentionPhase, RetentionStep, Session, Signed,
+    Accepted, Agreed, Archive, Attempt, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox, OwnRetention,
+    Retention, RetentionPhase, RetentionStep, Session, Settlement, Signed,
 };
 
 use super::new_folder;
@@ -38,6 +44,49 @@ impl Filled {
         let accepted =
             Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
         _ = self.store.accept(self.session, vec![accepted]).await.expect("the store accepts");
+    }
+
+    /// The nth message, of this tenant and to its one endpoint, which is delivered at once.
+    async fn deliver(&self, nth: u64, tenant: u64, at: Timestamp) {
+        let id = MessageId(Key::new(self.session.writer, 10 * nth));
+        let (tenant, endpoint) = (TenantId::from_raw(tenant), EndpointId::from_raw(tenant));
+        let endpoint = Endpoint::new(endpoint, tenant, at, "https://example.com/");
+        let lane = Arc::new(endpoint.lane_settings());
+        let mut delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, at);
+        let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
+        _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("the store takes it");
+        let message = Message::new(id, tenant, at, "{}");
+        let accepted = vec![Accepted::new(message, vec![new])];
+        _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
+        (delivery.state, delivery.attempts) = (State::Delivered { at }, 1);
+        let record = Record {
+            shard: Shard::of(delivery.lane),
+            delivery,
+            attempts_before: 0,
+            place: Place::Ready,
+            pauses_lane: false,
+            ends_endpoint: false,
+        };
+        let attempt = Attempt { number: 1, at, took: Duration::from_millis(20), cause: Cause::Ok, status: Some(204) };
+        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None };
+        _ = self.store.settle(self.session, vec![settlement]).await.expect("the store settles");
+    }
+
+    /// Lets go from a phase on; says how much.
+    async fn retain(&self, from: RetentionPhase, now: Timestamp) -> u64 {
+        let (mut next, mut removed) = (Some(RetentionStep::of(from)), 0);
+        while let Some(step) = next {
+            let retained = self.store.retain(self.session, Retention::default(), now, step).await;
+            let retained = retained.expect("the store lets go");
+            (next, removed) = (retained.next, removed + retained.removed);
+        }
+        removed
+    }
+
+    async fn agree(&self, tenant: u64, history: Duration, now: Timestamp) {
+        let own = OwnRetention { history: Some(history), ..OwnRetention::default() };
+        let agreed = Agreed::all(vec![(TenantId::from_raw(tenant), own)]);
+        assert_eq!(self.store.agree(self.session, agreed, now).await.expect("the store takes it"), 1);
     }
 
     async fn sign(&self, at: Timestamp) -> Signed {
@@ -109,9 +158,7 @@ async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past
     filled.accept(3, day(2)).await;
     filled.sign(day(2)).await;
     filled.store.catch_up().await.expect("the journal is followed");
-    let step = RetentionStep { phase: RetentionPhase::Journal, after: 0 };
-    let retained = filled.store.retain(filled.session, Retention::default(), day(500), step).await;
-    assert_eq!(retained.expect("the store lets go").removed, 3);
+    assert_eq!(filled.retain(RetentionPhase::History, day(500)).await, 3, "rows of the journal");
     let trust = Trust { checkpoints: vec![old.line], ..Trust::nobody(day(500)) };
     assert!(
         audit(folder.path(), &trust).findings.iter().all(|finding| matches!(finding, Finding::Unsigned { .. })),
@@ -123,6 +170,44 @@ async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past
     let report = audit(folder.path(), &trust);
     assert_eq!(report.findings, []);
     assert_eq!((report.first, report.let_go, report.past, report.vouched), (4, 3, 1, 0));
+}
+
+#[tokio::test]
+async fn what_goes_by_what_was_agreed_with_a_tenant_is_no_finding_once_that_is_signed_for() {
+    let folder = new_folder();
+    let filled = Filled::open(folder.path()).await;
+    filled.deliver(1, 1, day(0)).await;
+    filled.deliver(2, 2, day(0)).await;
+    let history = Duration::from_secs(24 * 60 * 60);
+    let audited = |now| audit(folder.path(), &Trust::nobody(now));
+    let found = |now| audited(now).findings;
+    filled.agree(1, history, day(2)).await;
+    filled.sign(day(2)).await;
+    filled.store.catch_up().await.expect("the journal is followed");
+    filled.retain(RetentionPhase::History, day(2)).await;
+    assert_eq!(audited(day(2)).ends_let_go, 1);
+    assert_eq!(found(day(2)), [], "nobody has signed for it yet");
+    filled.sign(day(2)).await;
+    assert_eq!(found(day(2)), []);
+    // What told of it goes, and it still holds.
+    filled.store.catch_up().await.expect("the journal is followed");
+    filled.retain(RetentionPhase::History, day(500)).await;
+    filled.sign(day(500)).await;
+    assert!(audited(day(500)).let_go > 0);
+    filled.deliver(3, 1, day(500)).await;
+    filled.retain(RetentionPhase::History, day(502)).await;
+    assert_eq!(audited(day(502)).ends_let_go, 1);
+    let unsigned = |finding: &Finding| matches!(finding, Finding::Unsigned { .. });
+    assert!(found(day(502)).iter().all(unsigned), "{:?}", found(day(502)));
+    // Too early: it must be signed for first, or anybody could have agreed on it.
+    let overdone = |finding: &Finding| matches!(finding, Finding::Overdone { .. });
+    filled.sign(day(502)).await;
+    filled.deliver(4, 2, day(502)).await;
+    let own = OwnRetention { history: Some(history), ..OwnRetention::default() };
+    let both = Agreed::all([1, 2].map(|tenant| (TenantId::from_raw(tenant), own)).to_vec());
+    filled.store.agree(filled.session, both, day(504)).await.expect("the store takes it");
+    filled.retain(RetentionPhase::History, day(504)).await;
+    assert!(found(day(504)).iter().any(overdone), "{:?}", found(day(504)));
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, claimed};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_store::journal::{Entry, ErasedWhom, Head};
-use posthaste_store::{JournalRow, Retention, RetentionPhase};
+use posthaste_store::{JournalRow, OwnRetention, Retention, RetentionPhase};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::chain::{self, Told};
@@ -60,6 +61,7 @@ const WAYS: &[Way] = &[
     ("the beginning cut off and announced", Attacker::beginning_announced),
     ("outcomes removed and announced", Attacker::outcomes_announced),
     ("outcomes removed as if somebody was erased", Attacker::outcomes_erased),
+    ("outcomes removed as if that was agreed", Attacker::outcomes_agreed),
 ];
 
 /// Does one thing to the file in a folder, drawn from a seed; what it was.
@@ -320,7 +322,7 @@ impl Attacker {
         let first_left = self.rows[upto].at;
         let (before, at) = self.times(RetentionPhase::Journal, first_left);
         let (gone, phase) = (upto as u64, RetentionPhase::Journal);
-        self.announce(Entry::Retained { phase, upto: gone, removed: gone, before, at })?;
+        self.announce(Entry::Retained { phase, upto: gone, removed: gone, before, at, tenant: None })?;
         self.conn.execute("DELETE FROM checkpoint WHERE row <= ?1", [number(upto)])?;
         changed(self.conn.execute("DELETE FROM journal WHERE number <= ?1", [number(upto)])?)
     }
@@ -336,7 +338,7 @@ impl Attacker {
         let sql = "DELETE FROM outcome WHERE id IN (SELECT id FROM outcome LIMIT ?1)";
         changed(self.conn.execute(sql, [removed])?)?;
         let (phase, removed) = (RetentionPhase::History, removed.unsigned_abs());
-        self.announce(Entry::Retained { phase, upto: 0, removed, before, at })
+        self.announce(Entry::Retained { phase, upto: 0, removed, before, at, tenant: None })
     }
 
     /// Takes a tenant's outcomes away and says that it was erased; or says so in the table alone.
@@ -356,6 +358,21 @@ impl Attacker {
             self.announce(Entry::Erased { tenant, whom: ErasedWhom::Tenant, at })?;
         }
         Ok(())
+    }
+
+    /// Takes a tenant's outcomes away and says that it was agreed to keep them for a moment.
+    fn outcomes_agreed(&mut self) -> Result<(), CannotRun> {
+        let tenant = self.dice.i64(1..6);
+        // Each has one lane, of the same number.
+        let removed = self.conn.execute("DELETE FROM outcome WHERE lane = ?1", [tenant])?;
+        changed(removed)?;
+        let (at, tenant) = (self.rows[self.rows.len() - 1].at, TenantId::from_raw(tenant.unsigned_abs()));
+        let kept = Duration::from_millis(1);
+        let own = OwnRetention { history: Some(kept), ..OwnRetention::default() };
+        let (phase, removed) = (RetentionPhase::History, removed as u64);
+        let gone = Entry::Retained { phase, upto: 0, removed, before: at - kept, at, tenant: Some(tenant) };
+        let head = Head::behind(&self.rows[self.rows.len() - 1]);
+        chain::append(&self.conn, &chain::next(&head, &[Entry::Agreed { tenant, own, at }, gone]))
     }
 
     /// Two ways to lie: to have kept it for too short a time, or to be in a time that has not come.

@@ -14,12 +14,13 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{
-    Archive, Attempt, Checkpoints, Outbox, PauseScope, Retention, RetentionStep, Session, Settlement, StoreError, Whom,
+    Agreed, Archive, Attempt, Checkpoints, Outbox, OwnRetention, PauseScope, Retention, RetentionStep, Session,
+    Settlement, StoreError, Whom,
 };
 
 use crate::master_key;
 use crate::prove::CannotRun;
-use crate::seeder::{Mint, shelf};
+use crate::seeder::{Mint, put_endpoints, shelf};
 
 /// The one file an attacker has.
 pub(super) const FILE: &str = "posthaste.db";
@@ -39,6 +40,16 @@ const LANES: u64 = 5;
 const SUBJECT: &str = "somebody";
 /// Whose subject, and who, is erased.
 pub(super) const TENANT: TenantId = TenantId::from_raw(1);
+
+/// Shorter than everybody's, longer, and both.
+pub(super) fn own_retention() -> Vec<(TenantId, OwnRetention)> {
+    let days = |days: u32| Some(days * Duration::from_secs(24 * 60 * 60));
+    let own = [(1, 2, 30), (2, 40, 300), (3, 1, 1)];
+    let own = own.map(|(tenant, payload, history)| {
+        (TenantId::from_raw(tenant), OwnRetention { payload: days(payload), history: days(history) })
+    });
+    own.to_vec()
+}
 
 /// Whom to erase.
 pub(super) fn subject() -> Whom {
@@ -177,9 +188,16 @@ pub(super) struct Retain {
 }
 
 impl Retain {
-    pub(super) async fn begin(folder: &Path, now: Timestamp) -> Result<Self, CannotRun> {
+    /// By everybody's times, or by others that were agreed with some tenants.
+    pub(super) async fn begin(folder: &Path, now: Timestamp, agreed: Agreed) -> Result<Self, CannotRun> {
         let (store, session) = open(folder).await?;
         store.catch_up().await?;
+        if !agreed.own.is_empty() {
+            // By which it is known whose a delivery was.
+            put_endpoints(&store, session, 0..LANES).await?;
+            store.agree(session, agreed, now).await?;
+            _ = store.sign(session, 1, now).await?;
+        }
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step {
             step = store.retain(session, Retention::default(), now, next).await?.next;

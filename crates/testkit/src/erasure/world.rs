@@ -193,7 +193,7 @@ impl World {
             store.settle(session, vec![died(delivery, session, then)]).await?;
             person.first.push(id);
         }
-        let mut step = RetentionStep { phase: RetentionPhase::Messages, after: 0 };
+        let mut step = RetentionStep::of(RetentionPhase::Messages);
         while step.phase == RetentionPhase::Messages {
             let retained = store.retain(session, Retention::default(), now, step).await?;
             step = retained.next.ok_or_else(|| CannotRun("retention ended early".to_owned()))?;

@@ -17,7 +17,7 @@ use super::step::{Call, Draft, LANES, Outcome, Step, at};
 use crate::memory::MemoryStore;
 use crate::sqlite::{Bounds, Sqlite};
 use crate::{Acceptance, Accepted, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError};
-use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Retention, RetentionStep, Sweep};
+use crate::{Agreed, Archive, DeadLetters, Directory, Jobs, Outbox, OwnRetention, Retention, RetentionStep, Sweep};
 use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips, Spread};
 
 /// Asks both the same, who must say the same; gives their answer.
@@ -112,6 +112,12 @@ impl Both {
             Step::Purge { filter } => self.purge(dead_letters(filter)).await,
             Step::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
             Step::Retain { days } => self.retain(days).await,
+            Step::Agree { payload, history } => {
+                let days = |days: Option<u32>| days.map(|days| days * Duration::from_secs(24 * 60 * 60));
+                let own = OwnRetention { payload: days(payload), history: days(history) };
+                let agreed = Agreed::all(vec![(TenantId::from_raw(1), own)]);
+                ask!(self, agree(self.session, agreed.clone(), at(0)));
+            }
             Step::FanOut => self.fan_out().await,
             Step::Replay { filter, picks } => self.replay(filter, &picks).await,
             Step::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,

@@ -82,6 +82,11 @@ pub(super) enum Step {
     Retain {
         days: u64,
     },
+    /// How long the tenant's payload and history are kept, in days.
+    Agree {
+        payload: Option<u32>,
+        history: Option<u32>,
+    },
     /// Takes dead letters back.
     Purge {
         filter: usize,
@@ -162,7 +167,9 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
         1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
         1 => Just(Step::CatchUp),
-        1 => prop::sample::select(vec![6_u64, 8, 31, 500]).prop_map(|days| Step::Retain { days }),
+        2 => prop::sample::select(vec![3_u64, 6, 8, 31, 60, 500]).prop_map(|days| Step::Retain { days }),
+        1 => (prop::option::of(1_u32..50), prop::option::of(1_u32..90))
+            .prop_map(|(payload, history)| Step::Agree { payload, history }),
         1 => Just(Step::FanOut),
         1 => (prop::option::of(0..FILTERS), prop::collection::vec(0_usize..1_000, 0..4))
             .prop_map(|(filter, picks)| Step::Replay { filter, picks }),

@@ -13,7 +13,7 @@ use super::{Entry, ErasedWhom};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack, damaged};
 use crate::number;
-use crate::row::{Attempt, By, PauseScope};
+use crate::row::{Attempt, By, OwnRetention, PauseScope};
 
 impl Entry {
     pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
@@ -95,10 +95,21 @@ impl Entry {
                 numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
             }
             Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
-            Self::Retained { phase, upto, removed, before, at } => {
+            Self::Retained { phase, upto, removed, before, at, tenant } => {
                 numbers(bytes, &[13, number::phase_number(*phase).into(), *upto, *removed]);
                 pack::time(bytes, *before);
                 pack::time(bytes, *at);
+                if let Some(tenant) = tenant {
+                    pack::number(bytes, tenant.raw());
+                }
+            }
+            Self::Agreed { tenant, own, at } => {
+                numbers(bytes, &[21, tenant.raw()]);
+                pack::time(bytes, *at);
+                for kept in [own.payload, own.history] {
+                    // Nothing is kept for no time at all.
+                    pack::number(bytes, kept.map_or(0, millis));
+                }
             }
             Self::RotationBegun { to, at } => {
                 numbers(bytes, &[14, to.raw().into()]);
@@ -178,6 +189,12 @@ impl Entry {
                 removed: rest.number()?,
                 before: rest.time()?,
                 at: rest.time()?,
+                tenant: if rest.0.is_empty() { None } else { Some(TenantId::from_raw(rest.number()?)) },
+            },
+            21 => Self::Agreed {
+                tenant: TenantId::from_raw(rest.number()?),
+                at: rest.time()?,
+                own: OwnRetention { payload: kept(&mut rest)?, history: kept(&mut rest)? },
             },
             14 => Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()? },
             15 => Self::RotationEnded {
@@ -279,6 +296,14 @@ fn attempt(rest: &mut Unpack<'_>) -> Result<Attempt, StoreError> {
         cause: number::stored_cause(rest.small()?)?,
         status: Some(rest.small()?).filter(|status| *status > 0),
     })
+}
+
+fn millis(kept: Duration) -> u64 {
+    u64::try_from(kept.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn kept(rest: &mut Unpack<'_>) -> Result<Option<Duration>, StoreError> {
+    Ok(Some(rest.number()?).filter(|millis| *millis > 0).map(Duration::from_millis))
 }
 
 fn pack_scope(bytes: &mut Vec<u8>, scope: Scope) {

@@ -266,6 +266,27 @@ CREATE TABLE tally (
   PRIMARY KEY (tenant, hour, counted)
 ) STRICT, WITHOUT ROWID;
 
+-- What was agreed with tenants on how long their things are kept: null is as long as everybody's. The tenants'
+-- documents say it; here it is as the journal told it.
+CREATE TABLE own_retention (
+  tenant INTEGER PRIMARY KEY,
+  payload_ms INTEGER,
+  history_ms INTEGER,
+  told_ms INTEGER NOT NULL,                  -- when the journal told it last
+  CHECK (payload_ms > 0 OR history_ms > 0)
+) STRICT;
+
+CREATE INDEX own_retention_payload ON own_retention (payload_ms) WHERE payload_ms IS NOT NULL;
+CREATE INDEX own_retention_history ON own_retention (history_ms) WHERE history_ms IS NOT NULL;
+
+-- How far retention has come: up to there nothing is left to let go of tenants with this time.
+CREATE TABLE retention_walk (
+  phase INTEGER NOT NULL,
+  kept_ms INTEGER NOT NULL,                  -- 0: as long as everybody's
+  upto INTEGER NOT NULL,                     -- a message, a delivery or a row of the journal
+  PRIMARY KEY (phase, kept_ms)
+) STRICT, WITHOUT ROWID;
+
 -- Deliveries of a message beyond those an accept made, as runs of ids.
 CREATE TABLE fanout_chunk (
   message INTEGER NOT NULL,

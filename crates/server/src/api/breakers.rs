@@ -25,7 +25,8 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Call
     no_parameters(&uri)?;
     let mut data = Vec::new();
     for breaker in api.engine.breakers().await? {
-        data.push(Shown { id: id(&api, breaker.of).await?, ..Shown::of(&breaker) });
+        let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
+        data.push(Shown { id, tenant, ..Shown::of(&breaker) });
     }
     Ok(super::list::page(&uri, data, None))
 }
@@ -82,9 +83,22 @@ async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<S
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
 }
 
+/// Whose it is; nobody's alone where lanes share it.
+async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Option<String>, Problem> {
+    let owner = match of {
+        BreakerOf::Lane(lane) => api.engine.owner(lane.endpoint()).await?,
+        BreakerOf::Shared(_) => None,
+    };
+    match owner {
+        Some(owner) => Ok(api.engine.tenant_public_id(owner).await?),
+        None => Ok(None),
+    }
+}
+
 #[derive(Serialize)]
 struct Shown {
     id: String,
+    tenant: Option<String>,
     of: &'static str,
     state: &'static str,
     since: Option<String>,
@@ -102,6 +116,7 @@ impl Shown {
         };
         Self {
             id: String::new(),
+            tenant: None,
             of: match breaker.of {
                 BreakerOf::Lane(_) => "endpoint",
                 BreakerOf::Shared(SharedGate::Origin(_)) => "origin",

@@ -1,12 +1,13 @@
 //! What is said of breakers.
 
-use super::shape::{Shape, may, need, null};
+use super::shape::{Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
 const SHOWN: Shape = Shape::Named(
     "Breaker",
     &[
         need("id", Shape::Text, "what it is called: an endpoint's id, or a number of what endpoints share"),
+        TENANT,
         need("of", Shape::OneOf(&["endpoint", "origin", "region", "credential", "resolver"]), ""),
         need("state", Shape::OneOf(&["closed", "open", "half_open"]), "open: nothing is tried"),
         null("since", Shape::Time, ""),

@@ -219,6 +219,7 @@ async fn a_breaker_that_is_open_is_shown_and_reset() {
     };
     assert!(open["why"].as_str().is_some_and(|why| why.contains("failures")), "{open}");
     assert!(open["until"].is_string() && open["since"].is_string(), "{open}");
+    assert_eq!(open["tenant"], server.get("/v1/tenants/default").await.body["id"], "whose endpoint's it is");
     let path = format!("/v1/breakers/{}/reset", open["id"].as_str().expect("an id"));
     assert_eq!(server.post(&path, r#"{"force": true}"#).await.status, StatusCode::OK);
     let trail = server.get("/v1/audit?kind=breaker_reset").await;

@@ -27,9 +27,9 @@ const FILTERS: &[Field] = &[
     may("until", Shape::Time, "due first before"),
 ];
 
-const LISTED: Shape = Shape::Named(
-    "ListedDelivery",
-    &[
+/// A delivery, with what is told of its attempts.
+const fn told(attempts: Field) -> [Field; 14] {
+    [
         need("id", Shape::Text, ""),
         TENANT,
         need("message", Shape::Text, ""),
@@ -42,30 +42,13 @@ const LISTED: Shape = Shape::Named(
         null("sent_at", Shape::Time, "when its last attempt began"),
         null("delivered_at", Shape::Time, ""),
         null("failed_at", Shape::Time, "when it ended otherwise"),
-        need("attempts", Shape::Whole, "how many were made"),
+        attempts,
         null("waiting", WAITING, "why it waits, while it does"),
-    ],
-);
+    ]
+}
 
-const SHOWN: Shape = Shape::Named(
-    "Delivery",
-    &[
-        need("id", Shape::Text, ""),
-        TENANT,
-        need("message", Shape::Text, ""),
-        need("endpoint", Shape::Text, ""),
-        need("tier", Shape::Text, ""),
-        need("state", Shape::Text, ""),
-        null("cause", Shape::Text, "why the last step was no success"),
-        need("accepted_at", Shape::Time, ""),
-        null("expires_at", Shape::Time, ""),
-        null("sent_at", Shape::Time, "when its last attempt began"),
-        null("delivered_at", Shape::Time, ""),
-        null("failed_at", Shape::Time, "when it ended otherwise"),
-        need("attempts", Shape::List(&ATTEMPT), ""),
-        null("waiting", WAITING, "why it waits, while it does"),
-    ],
-);
+const LISTED: Shape = Shape::Named("ListedDelivery", &told(need("attempts", Shape::Whole, "how many were made")));
+const SHOWN: Shape = Shape::Named("Delivery", &told(need("attempts", Shape::List(&ATTEMPT), "")));
 
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/deliveries", "Lists deliveries").scope("read").parameters(FILTERS).answers(&[answer(

@@ -50,26 +50,25 @@ const DELIVERY: Shape = Shape::Object(&[
     null("waiting", WAITING, "why it waits, while it does"),
 ]);
 
-const SHOWN: Shape = Shape::Named(
-    "Message",
-    &[
-        need("id", Shape::Text, ""),
-        TENANT,
-        null("event_type", Shape::Text, ""),
-        need("correlation_id", Shape::Text, ""),
-        null("subject", Shape::Text, "whose data it is"),
-        need("tier", Shape::Text, ""),
-        need("labels", Shape::Map(&Shape::Text), ""),
-        null("region", Shape::Text, ""),
-        null("cost_center", Shape::Text, ""),
-        need("accepted_at", Shape::Time, ""),
-        need("state", Shape::OneOf(STATES), "what its deliveries are together"),
-        need("deliveries", Shape::List(&DELIVERY), "the first 1,000"),
-        need("fanout", FANOUT, "how far it is in becoming deliveries"),
-        may("payload", Shape::Json, "where it is asked for"),
-        may("compact", Shape::Json, "where it is asked for"),
-    ],
-);
+const SHOWN_FIELDS: &[Field] = &[
+    need("id", Shape::Text, ""),
+    TENANT,
+    null("event_type", Shape::Text, ""),
+    need("correlation_id", Shape::Text, ""),
+    null("subject", Shape::Text, "whose data it is"),
+    need("tier", Shape::Text, ""),
+    need("labels", Shape::Map(&Shape::Text), ""),
+    null("region", Shape::Text, ""),
+    null("cost_center", Shape::Text, ""),
+    need("accepted_at", Shape::Time, ""),
+    need("state", Shape::OneOf(STATES), "what its deliveries are together"),
+    need("deliveries", Shape::List(&DELIVERY), "the first 1,000"),
+    need("fanout", FANOUT, "how far it is in becoming deliveries"),
+    may("payload", Shape::Json, "where it is asked for"),
+    may("compact", Shape::Json, "where it is asked for"),
+];
+
+const SHOWN: Shape = Shape::Named("Message", SHOWN_FIELDS);
 
 const FANOUT: Shape = Shape::Object(&[
     need("done", Shape::Whole, "deliveries made"),
@@ -77,21 +76,8 @@ const FANOUT: Shape = Shape::Object(&[
     need("state", Shape::OneOf(&["running", "paused", "done", "cancelled"]), ""),
 ]);
 
-const LISTED: Shape = Shape::Named(
-    "ListedMessage",
-    &[
-        need("id", Shape::Text, ""),
-        TENANT,
-        null("event_type", Shape::Text, ""),
-        need("correlation_id", Shape::Text, ""),
-        null("subject", Shape::Text, "whose data it is"),
-        need("tier", Shape::Text, ""),
-        need("labels", Shape::Map(&Shape::Text), ""),
-        null("region", Shape::Text, ""),
-        null("cost_center", Shape::Text, ""),
-        need("accepted_at", Shape::Time, ""),
-    ],
-);
+/// The same up to when it was accepted: without what became of it.
+const LISTED: Shape = Shape::Named("ListedMessage", SHOWN_FIELDS.split_at(10).0);
 
 const FILTERS: &[Field] = &[
     LIMIT,

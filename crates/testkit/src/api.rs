@@ -14,16 +14,15 @@ use hyper::Method;
 
 use crate::caller::Answer;
 use crate::posthaste::{self, Launch};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options};
 use cases::{CASES, Case};
 use routes::{Route, World};
 
 /// Runs the proof. It takes seconds: the short form is the whole.
 pub fn run(_: &Options) -> Findings {
     let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
-    runtime.block_on(prove(&binary)).map_err(|error| CannotRun(error.to_string()))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(prove(&binary))?)
 }
 
 async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::api::routes::{self, Route};
 use crate::caller::{Answer, Line};
 use crate::posthaste::{self, Launch};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options};
 
 /// What a tenant's key may do at most.
 const SCOPES: &str = r#"{"scopes": ["send", "read", "manage", "replay", "secrets", "privacy"]}"#;
@@ -27,9 +27,8 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 /// Runs the proof. It takes seconds: the short form is the whole.
 pub fn run(_: &Options) -> Findings {
     let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
-    runtime.block_on(prove(&binary)).map_err(|error| CannotRun(error.to_string()))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(prove(&binary))?)
 }
 
 async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {

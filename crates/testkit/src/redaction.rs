@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::caller::{Answer, Line};
 use crate::posthaste::{Launch, Posthaste, binary};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options};
 
 /// What is planted at least: fewer mean that the API has lost a field, or the proof its hands.
 const CANARIES_LEAST: usize = 12;
@@ -31,8 +31,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Both forms of the log; the short form of the proof looks at the one for people alone.
     let formats: &[&str] = if options.quick { &["text"] } else { &["text", "json"] };
     let mut whole = Collected::default();

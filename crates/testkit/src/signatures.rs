@@ -36,8 +36,7 @@ const PAYLOADS: [&str; 4] = [
 pub fn run(_: &Options) -> Findings {
     let (npm, pypi) = (Verifier::Npm.answers()?, Verifier::Pypi.answers()?);
     let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let folder = tempfile::tempdir()?;
     let cases = runtime.block_on(collect(Launch::new(&binary, folder.path())))?;
     let mut figures = vec![Figure::at_least("deliveries", cases.len() as f64, "requests", 20.0)];

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::caller::{Answer, call};
 use crate::posthaste::{self, Launch, Posthaste};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options};
 use crate::receiver::{Arrival, Behaviour, Receiver};
 
 /// How often the server is killed, each way.
@@ -36,10 +36,9 @@ const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CannotRun(format!("no runtime: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
-    runtime.block_on(prove(&binary, cycles)).map_err(|error| CannotRun(error.to_string()))
+    Ok(runtime.block_on(prove(&binary, cycles))?)
 }
 
 async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {

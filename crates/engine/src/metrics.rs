@@ -73,6 +73,7 @@ metrics! {
     ACCEPTED "posthaste_messages_accepted" Counter "messages that were made durable and promised";
     ARRIVED "posthaste_deliveries_accepted" Counter "deliveries that became durable and came to the dispatch loop";
     DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries that have not ended, by tier, in memory or on the disk alone";
+    PENDING "posthaste_pending" Gauge ["state"] "the same by whether they were tried before: tried ones wait for a retry or a receipt, or are under way again";
     WINDOW "posthaste_window" Gauge ["state"] "deliveries in memory, by state; the rest of the queue is on the disk alone";
     SPILLING "posthaste_queues_spilling" Gauge "queues (an endpoint's deliveries of one tier) with more on the disk than in memory";
     READY "posthaste_ready" Gauge "deliveries in memory whose time has come and that are not under way";

@@ -9,7 +9,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::queue::BreakerScope;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Condition, Store, StoreError, StoreState};
+use posthaste_store::{Condition, Pending, Store, StoreError, StoreState};
 
 use crate::clock::Clock;
 use crate::dispatch::counts::{CLASSES, Watched};
@@ -93,27 +93,28 @@ impl<S: Store, C: Clock> Engine<S, C> {
         })
     }
 
-    /// How much has not ended, by tier. It reads the store: for whoever asks now and then.
-    pub async fn pending(&self) -> Result<[u64; 3], StoreError> {
+    /// How much has not ended. It reads the store: for whoever asks now and then.
+    pub async fn pending(&self) -> Result<Pending, StoreError> {
         self.store.pending().await
     }
 }
 
 impl Seen {
-    /// Writes every metric of the engine; `pending` is what has not ended, by tier.
-    pub fn tell(&self, page: &mut Page, pending: [u64; 3]) {
+    /// Writes every metric of the engine; `pending` is what has not ended.
+    pub fn tell(&self, page: &mut Page, pending: Pending) {
         self.tell_of_queue(page, pending);
         self.tell_of_results(page);
         self.tell_of_store(page);
         page.one(&metrics::CONNECTIONS_OUT, self.connections_out);
     }
 
-    fn tell_of_queue(&self, page: &mut Page, pending: [u64; 3]) {
+    fn tell_of_queue(&self, page: &mut Page, pending: Pending) {
         let queue = &self.dispatch.queue;
         let ago = |due: Option<Timestamp>| due.map_or(0.0, |due| self.now.since(due).as_secs_f64());
         page.one(&metrics::ACCEPTED, self.accepted);
         page.one(&metrics::ARRIVED, self.dispatch.counts.arrived);
-        page.each(&metrics::DEPTH, Tier::ALL.map(|tier| (tier.name(), pending[tier.index()])));
+        page.each(&metrics::DEPTH, Tier::ALL.map(|tier| (tier.name(), pending.by_tier[tier.index()])));
+        page.each(&metrics::PENDING, [("untried", pending.untried), ("tried", pending.tried())]);
         page.each(&metrics::WINDOW, queue.states.iter().map(|(phase, count)| (phase.name(), *count)));
         page.one(&metrics::SPILLING, queue.spilling);
         page.one(&metrics::READY, queue.ready);

@@ -8,7 +8,7 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Pending,
     Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{JournalRow, StoreError};
@@ -86,9 +86,8 @@ pub trait Archive: Send + Sync + 'static {
     /// How much is pending in a lane.
     fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send;
 
-    /// How much is pending in all lanes together, in the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL). It
-    /// costs as much as there are queues that ever had something.
-    fn pending(&self) -> impl Future<Output = Result<[u64; 3], StoreError>> + Send;
+    /// How much is pending in all lanes together, however many there are.
+    fn pending(&self) -> impl Future<Output = Result<Pending, StoreError>> + Send;
 
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;

@@ -10,7 +10,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::journal::{Entry, Hidden};
-use crate::row::{Counted, Hour};
+use crate::row::{Attempt, Counted, Hour};
 
 /// One row of what is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,8 +21,25 @@ pub(crate) enum Fact {
     Named(NameKind, Hidden, MessageId),
     /// So many more, or fewer, are pending in this queue.
     Pending(LaneId, Tier, i64),
+    /// So many more, or fewer, are pending in all queues together.
+    Depth(Depth, i64),
     /// So many more of this in this hour.
     Tally(TenantId, Hour, Counted, i64),
+}
+
+/// What is counted of all queues together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    /// What is pending in a tier.
+    Tier(Tier),
+    /// What was never tried, of all tiers.
+    Untried,
+}
+
+impl Depth {
+    /// Each, in the order of its number in the store.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Tier(Tier::Transactional), Self::Tier(Tier::Promotional), Self::Tier(Tier::Engagement), Self::Untried];
 }
 
 /// What a name is a name of.
@@ -38,8 +55,8 @@ pub(crate) enum NameKind {
 pub(crate) enum Only {
     #[default]
     Everything,
-    /// How much is pending in each queue.
-    Queues,
+    /// How much is pending in all queues together.
+    Depth,
     Lane(LaneId),
     Name(NameKind, Hidden),
     Tenant(TenantId),
@@ -52,6 +69,7 @@ pub(crate) struct Derived {
     pub(crate) deliveries: Vec<(LaneId, DeliveryId)>,
     pub(crate) names: Vec<(NameKind, Hidden, MessageId)>,
     pub(crate) pending: BTreeMap<(LaneId, Tier), i64>,
+    pub(crate) depth: BTreeMap<Depth, i64>,
     pub(crate) tallies: BTreeMap<(TenantId, Hour, Counted), i64>,
 }
 
@@ -73,11 +91,22 @@ impl Derived {
                 self.made(DeliveryId(message.0.plus(1)), deliveries);
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
-            Entry::Attempted { lane, attempt, .. } | Entry::Late { lane, attempt, .. } if self.has_tallies() => {
+            Entry::Attempted { lane, attempt, .. } => {
+                self.tried(*attempt);
+                if self.has_tallies() {
+                    self.tally(owner(*lane), attempt.at, Counted::Attempts, 1);
+                }
+            }
+            Entry::Late { lane, attempt, .. } if self.has_tallies() => {
                 self.tally(owner(*lane), attempt.at, Counted::Attempts, 1);
             }
-            Entry::Ended { lane, tier, state, attempt, .. } => {
+            Entry::Ended { lane, tier, state, attempts, attempt, .. } => {
                 self.pending(*lane, *tier, -1);
+                match attempt {
+                    Some(attempt) => self.tried(*attempt),
+                    None if *attempts == 0 => self.depth(Depth::Untried, -1),
+                    None => {}
+                }
                 if !self.has_tallies() {
                     return;
                 }
@@ -95,8 +124,7 @@ impl Derived {
                 }
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
-            Entry::Attempted { .. }
-            | Entry::Late { .. }
+            Entry::Late { .. }
             | Entry::Opened { .. }
             | Entry::Cut { .. }
             | Entry::Uncut { .. }
@@ -124,12 +152,27 @@ impl Derived {
                 self.deliveries.push((*lane, DeliveryId(first.0.plus(n))));
             }
             self.pending(*lane, *tier, 1);
+            self.depth(Depth::Untried, 1);
         }
     }
 
     fn pending(&mut self, lane: LaneId, tier: Tier, more: i64) {
-        if self.has_queues(lane) {
+        if self.has_history(lane) {
             *self.pending.entry((lane, tier)).or_default() += more;
+        }
+        self.depth(Depth::Tier(tier), more);
+    }
+
+    /// The first attempt at a delivery makes one of those that were tried of it.
+    fn tried(&mut self, attempt: Attempt) {
+        if attempt.number == 1 {
+            self.depth(Depth::Untried, -1);
+        }
+    }
+
+    fn depth(&mut self, depth: Depth, more: i64) {
+        if matches!(self.only, Only::Everything | Only::Depth) {
+            *self.depth.entry(depth).or_default() += more;
         }
     }
 
@@ -137,7 +180,7 @@ impl Derived {
         let is_asked = match self.only {
             Only::Everything => true,
             Only::Tenant(of) => of == tenant,
-            Only::Queues | Only::Lane(_) | Only::Name(..) => false,
+            Only::Depth | Only::Lane(_) | Only::Name(..) => false,
         };
         if count > 0 && is_asked {
             *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
@@ -149,19 +192,15 @@ impl Derived {
         match self.only {
             Only::Everything => true,
             Only::Lane(of) => of == lane,
-            Only::Queues | Only::Name(..) | Only::Tenant(_) => false,
+            Only::Depth | Only::Name(..) | Only::Tenant(_) => false,
         }
-    }
-
-    fn has_queues(&self, lane: LaneId) -> bool {
-        matches!(self.only, Only::Queues) || self.has_history(lane)
     }
 
     fn has_name(&self, kind: NameKind, hidden: Hidden) -> bool {
         match self.only {
             Only::Everything => true,
             Only::Name(of, name) => (of, name) == (kind, hidden),
-            Only::Queues | Only::Lane(_) | Only::Tenant(_) => false,
+            Only::Depth | Only::Lane(_) | Only::Tenant(_) => false,
         }
     }
 
@@ -178,7 +217,8 @@ impl Derived {
         let pending = self.pending.into_iter().map(|((lane, tier), more)| Fact::Pending(lane, tier, more));
         let tallies =
             self.tallies.into_iter().map(|((tenant, hour, counted), more)| Fact::Tally(tenant, hour, counted, more));
-        facts.extend(pending.chain(tallies));
+        let depth = self.depth.into_iter().map(|(depth, more)| Fact::Depth(depth, more));
+        facts.extend(pending.chain(depth).chain(tallies));
         facts
     }
 }
@@ -197,7 +237,6 @@ fn end(state: State) -> Option<(Counted, Timestamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Attempt;
     use posthaste_core::cause::Cause;
 
     const AT: Timestamp = Timestamp::from_millis(5);
@@ -253,6 +292,10 @@ mod tests {
         let part = derived(Only::Name(name.0, name.1));
         assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.tallies.is_empty());
         assert_eq!(part.names, all.names.iter().copied().filter(|of| (of.0, of.1) == name).collect::<Vec<_>>());
+        let part = derived(Only::Depth);
+        assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.names.is_empty());
+        let expected = [(Depth::Tier(Tier::Promotional), 3), (Depth::Untried, 3)];
+        assert_eq!((part.depth, &all.depth), (expected.into_iter().collect(), &expected.into_iter().collect()));
         let tenant = TenantId::from_raw(1);
         let part = derived(Only::Tenant(tenant));
         assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.names.is_empty());

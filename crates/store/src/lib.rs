@@ -61,7 +61,8 @@ pub use row::{
     DeadLetterFilter, DeadLetterPage, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, FirstAnswer,
     HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX,
     ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause,
-    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token, Waiting,
+    PauseScope, Pending, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token,
+    Waiting,
 };
 pub use row::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use row::{

@@ -40,7 +40,7 @@ pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
 pub use list::{
     Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,
-    MessageFilter, MessagePage, Name, NamedPage, Tally, Waiting,
+    MessageFilter, MessagePage, Name, NamedPage, Pending, Tally, Waiting,
 };
 pub(crate) use replay::Known;
 pub use replay::{Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips};

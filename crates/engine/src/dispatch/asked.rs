@@ -178,6 +178,8 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));
             }
             Command::GivenUp(deliveries) => {
+                let dead = State::Dead { at: now, cause: Cause::Retention };
+                deliveries.iter().for_each(|_| self.counts.recorded(&dead));
                 self.ended_elsewhere(now, &deliveries);
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }

@@ -58,6 +58,8 @@ async fn what_happens_is_counted() {
         ("posthaste_deliveries_accepted_total", 3.0),
         ("posthaste_queue_depth{tier=\"transactional\"}", 3.0),
         ("posthaste_queue_depth{tier=\"engagement\"}", 0.0),
+        ("posthaste_pending{state=\"untried\"}", 3.0),
+        ("posthaste_pending{state=\"tried\"}", 0.0),
         ("posthaste_window{state=\"queued\"}", 0.0),
         ("posthaste_queues_spilling", 1.0),
         ("posthaste_refusals_total{code=\"invalid_body\"}", 1.0),

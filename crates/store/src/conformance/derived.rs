@@ -10,7 +10,8 @@ use posthaste_core::tier::Tier;
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::Store;
 use crate::row::{
-    Accepted, Counted, Endpoint, HistoryFilter, HistoryOf, Hour, ListOrder, ListedMessage, Message, MessageFilter, Name,
+    Accepted, Counted, Endpoint, HistoryFilter, HistoryOf, Hour, ListOrder, ListedMessage, Message, MessageFilter,
+    Name, Pending,
 };
 
 const ENDPOINT: EndpointId = EndpointId::from_raw(1);
@@ -214,13 +215,17 @@ pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<
     let first = case.accept_one(Draft::to(1)).await;
     case.accept(&[Draft::to(1).spilled(), Draft { tier: Tier::Transactional, ..Draft::to(1) }, Draft::to(2)]).await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let tried = case.accept_one(Draft::to(2)).await;
+    let retry = State::Retry { due: after(9), cause: Cause::Unavailable };
+    case.settle_done(case.attempted(&tried, retry, Cause::Unavailable)).await;
     let waiting = |lane| async move { case.done("waiting", case.store.waiting(lane_id(lane)).await) };
     case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
-    case.same("in all", waiting(2).await.total(), 1);
+    case.same("in all", waiting(2).await.total(), 2);
     case.same("of a lane nobody knows", waiting(3).await.total(), 0);
-    case.same("in all lanes", case.done("pending", case.store.pending().await), [1, 2, 0]);
+    let all = Pending { by_tier: [1, 3, 0], untried: 3 };
+    case.same("in all lanes", case.done("pending", case.store.pending().await), all);
     case.reopen().await;
-    case.same("and after a restart", case.done("pending", case.store.pending().await), [1, 2, 0]);
+    case.same("and after a restart", case.done("pending", case.store.pending().await), all);
 }
 
 async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {

@@ -1,5 +1,6 @@
 //! What follows from the journal, made anew for whoever asks.
 
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -9,7 +10,7 @@ use super::journal::lookup_key;
 use crate::derived::{Derived, NameKind};
 use crate::row::{
     HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, ListOrder, ListedMessage, MessageFilter,
-    MessagePage, Name, NamedPage, Tally, Waiting,
+    MessagePage, Name, NamedPage, Pending, Tally, Waiting,
 };
 
 impl Memory {
@@ -117,10 +118,13 @@ impl Memory {
     }
 
     /// See [`crate::Archive::pending`].
-    pub fn pending_by_tier(&self) -> [u64; 3] {
-        let pending = self.derived().pending;
-        let of = |tier: Tier| pending.iter().filter(|((_, of), _)| *of == tier).map(|(_, count)| *count).sum::<i64>();
-        Tier::ALL.map(|tier| of(tier).unsigned_abs())
+    pub fn all_pending(&self) -> Pending {
+        let count =
+            |is: &dyn Fn(&Delivery) -> bool| self.pending.values().filter(|row| is(&row.delivery)).count() as u64;
+        Pending {
+            by_tier: Tier::ALL.map(|tier| count(&|delivery| delivery.tier == tier)),
+            untried: count(&|delivery| delivery.attempts == 0),
+        }
     }
 
     /// See [`crate::Archive::waiting`].

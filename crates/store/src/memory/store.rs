@@ -18,7 +18,7 @@ use crate::row::{
     MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
-use crate::row::{Agreed, Retained, Retention, RetentionStep};
+use crate::row::{Agreed, Pending, Retained, Retention, RetentionStep};
 use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep};
 use crate::{
@@ -319,8 +319,8 @@ impl Archive for MemoryStore {
         Ok(self.lock().tallies(tenant, since, until))
     }
 
-    async fn pending(&self) -> Result<[u64; 3], StoreError> {
-        Ok(self.lock().pending_by_tier())
+    async fn pending(&self) -> Result<Pending, StoreError> {
+        Ok(self.lock().all_pending())
     }
 
     async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {

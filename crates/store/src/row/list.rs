@@ -242,6 +242,22 @@ pub struct Tally {
     pub count: u64,
 }
 
+/// How much is pending in all lanes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// In the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL).
+    pub by_tier: [u64; 3],
+    /// Those of them that were never tried.
+    pub untried: u64,
+}
+
+impl Pending {
+    /// Those that were tried and have not ended.
+    pub fn tried(&self) -> u64 {
+        self.by_tier.iter().sum::<u64>().saturating_sub(self.untried)
+    }
+}
+
 /// How much is pending in a lane, by tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
 use crate::journal::Entries;
 use crate::row::{
-    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Pending,
     RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{Archive, JournalRow, StoreError};
@@ -91,7 +91,7 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| derived::waiting(conn, lane)).await
     }
 
-    async fn pending(&self) -> Result<[u64; 3], StoreError> {
+    async fn pending(&self) -> Result<Pending, StoreError> {
         self.readers.read(derived::pending).await
     }
 

@@ -15,10 +15,10 @@ use super::column::{get, key, stored_key, tier_number};
 use super::journal::Then;
 use super::{failed, journal};
 use crate::StoreError;
-use crate::derived::{Derived, Fact, NameKind, Only};
+use crate::derived::{Depth, Derived, Fact, NameKind, Only};
 use crate::journal::Hidden;
-use crate::number::{counted_number, stored_counted, stored_tier};
-use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Tally, Waiting};
+use crate::number::{counted_number, stored_counted};
+use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Pending, Tally, Waiting};
 
 /// Some of what follows from a batch of the journal.
 pub(super) struct Slice {
@@ -78,11 +78,17 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
          ON CONFLICT DO UPDATE SET count = count + excluded.count, upto = excluded.upto
          WHERE upto < excluded.upto",
     )?;
+    let mut depth = conn.prepare_cached(
+        "INSERT INTO depth (counted, pending, upto) VALUES (?1, ?2, ?3)
+         ON CONFLICT DO UPDATE SET pending = pending + excluded.pending, upto = excluded.upto
+         WHERE upto < excluded.upto",
+    )?;
     for fact in &slice.facts {
         match *fact {
             Fact::Delivery(lane, id) => delivery.execute((key(lane.0), key(id.0)))?,
             Fact::Named(kind, hidden, message) => name.execute((kind_number(kind), hidden.0, key(message.0)))?,
             Fact::Pending(lane, tier, more) => pending.execute((key(lane.0), tier_number(tier), more, to))?,
+            Fact::Depth(counted, more) => depth.execute((depth_number(counted), more, to))?,
             Fact::Tally(tenant, hour, counted, more) => {
                 tally.execute((key(tenant.0), hour.0, counted_number(counted), more, to))?
             }
@@ -226,35 +232,25 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
     Ok(Waiting { lane, by_tier })
 }
 
-/// How much is pending in all lanes together, by tier.
-pub(super) fn pending(conn: &Connection) -> Result<[u64; 3], StoreError> {
+/// How much is pending in all lanes together.
+pub(super) fn pending(conn: &Connection) -> Result<Pending, StoreError> {
     let doing = failed("read what is pending");
     let Followed { followed: at, following } = followed(conn)?;
-    let mut by_tier = [0_i64; 3];
-    let mut sql = conn.prepare_cached("SELECT tier, sum(pending) FROM queue_count GROUP BY tier").map_err(&doing)?;
+    let mut counts: BTreeMap<Depth, (i64, u64)> = BTreeMap::new();
+    let mut sql = conn.prepare_cached("SELECT counted, pending, upto FROM depth").map_err(&doing)?;
     let mut rows = sql.query([]).map_err(&doing)?;
     while let Some(row) = rows.next().map_err(&doing)? {
-        by_tier[stored_tier(get(row, 0)?)?.index()] += get::<i64>(row, 1)?;
+        counts.insert(stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned()));
     }
-    // The batch under way may have counted some of them already, up to its end.
-    let mut ahead = BTreeSet::new();
-    if let Some(end) = following {
-        let mut sql = conn.prepare_cached("SELECT lane, tier FROM queue_count WHERE upto = ?1").map_err(&doing)?;
-        let mut rows = sql.query([end.cast_signed()]).map_err(&doing)?;
-        while let Some(row) = rows.next().map_err(&doing)? {
-            ahead.insert((LaneId(stored_key(get(row, 0)?)?), stored_tier(get(row, 1)?)?));
-        }
-    }
-    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(LaneId, Tier)) -> bool| {
-        for ((_, tier), more) in rest.pending.iter().filter(|(of, _)| is_wanted(of)) {
-            by_tier[tier.index()] += more;
-        }
+    let rest = tail(conn, at, Only::Depth)?;
+    let ahead = following.map(|end| Ok::<_, StoreError>((end, tail(conn, end, Only::Depth)?))).transpose()?;
+    let count = |of: Depth| {
+        let (count, upto) = counts.get(&of).copied().unwrap_or_default();
+        // The batch under way may have counted it already, up to its end.
+        let rest = ahead.as_ref().filter(|(end, _)| *end == upto).map_or(&rest, |(_, ahead)| ahead);
+        u64::try_from(count + rest.depth.get(&of).copied().unwrap_or(0)).unwrap_or(0)
     };
-    add(tail(conn, at, Only::Queues)?, &|of| !ahead.contains(of));
-    if let Some(end) = following.filter(|_| !ahead.is_empty()) {
-        add(tail(conn, end, Only::Queues)?, &|of| ahead.contains(of));
-    }
-    Ok(by_tier.map(|count| u64::try_from(count).unwrap_or(0)))
+    Ok(Pending { by_tier: Tier::ALL.map(|tier| count(Depth::Tier(tier))), untried: count(Depth::Untried) })
 }
 
 /// Where an index is entered.
@@ -299,6 +295,16 @@ pub(super) fn kind_number(kind: NameKind) -> u8 {
     }
 }
 
+fn depth_number(depth: Depth) -> i64 {
+    let place = Depth::ALL.iter().position(|each| *each == depth);
+    place.and_then(|place| i64::try_from(place).ok()).expect("each is among all")
+}
+
+fn stored_depth(number: i64) -> Result<Depth, StoreError> {
+    let depth = usize::try_from(number).ok().and_then(|number| Depth::ALL.get(number).copied());
+    depth.ok_or_else(|| StoreError::Damaged { what: "a count of what is pending", found: number.to_string() })
+}
+
 #[cfg(test)]
 mod tests {
     use posthaste_core::time::Timestamp;
@@ -316,7 +322,8 @@ mod tests {
         let named = named(conn, (NameKind::Correlation, NAME), ListOrder::NewestFirst, None, 100).expect("it reads");
         let tallies = tallies(conn, TENANT, Hour(0), Hour(1)).expect("it reads");
         let lane = waiting(conn, LANE).expect("it reads").total();
-        assert_eq!(pending(conn).expect("it reads"), [0, lane, 20], "all lanes together");
+        let all = Pending { by_tier: [0, lane, 20], untried: lane + 20 };
+        assert_eq!(pending(conn).expect("it reads"), all, "all lanes together");
         (named.messages, lane, tallies)
     }
 

@@ -257,6 +257,13 @@ CREATE TABLE queue_count (
   PRIMARY KEY (lane, tier)
 ) STRICT, WITHOUT ROWID;
 
+-- The same of all queues together.
+CREATE TABLE depth (
+  counted INTEGER PRIMARY KEY CHECK (counted BETWEEN 0 AND 3),     -- each tier; what was never tried, of any
+  pending INTEGER NOT NULL,
+  upto INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE tally (
   tenant INTEGER NOT NULL,
   hour INTEGER NOT NULL,

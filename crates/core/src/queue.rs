@@ -49,7 +49,7 @@ pub use turn::{TenantSettings, WEIGHTS};
 pub use window::{Admission, PageWanted, Shed};
 
 use crate::cause::Class;
-use crate::cut::Cuts;
+use crate::cut::{Cuts, Scope};
 use crate::delivery::{self, Decision, Verdict};
 use crate::dice::Roll;
 use crate::flow::breaker::Rule;
@@ -62,6 +62,7 @@ use crate::slots::Slots;
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
+use ends::Unrecorded;
 use flight::Flight;
 use items::Items;
 use lane::Lane;
@@ -178,6 +179,8 @@ pub struct Queue {
     /// When a look at every lane did not make enough room, and nothing was held since.
     shed_in_vain: Option<Timestamp>,
     cuts: Cuts,
+    /// Those among them that are not durable yet.
+    cutting: BTreeMap<Scope, Unrecorded>,
     passed: Passed,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,

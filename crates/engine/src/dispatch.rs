@@ -350,6 +350,7 @@ impl Dispatch {
             Reply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
             Reply::Cut { scope, ticket, ended, in_flight } => {
                 self.sweeper.durable(scope, now);
+                self.queue.cut_recorded(scope);
                 if let Some(ticket) = ticket {
                     effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
                 }

@@ -4,19 +4,30 @@
 //! Invariant: nothing is ended while it is in flight or being recorded. A cut spares it; the rest waits
 //! until it has landed and [`Queue::recorded`] looks again.
 
+use std::collections::BTreeSet;
+
 use super::items::Item;
 use super::record::Record;
 use super::{Place, Queue, Stage};
 use crate::cause::Cause;
 use crate::cut::{self, Scope};
 use crate::delivery::Delivery;
-use crate::id::{DeliveryId, Key};
+use crate::id::{DeliveryId, Key, LaneId};
 use crate::state::State;
 use crate::time::Timestamp;
 
+/// A cut that is in force and not yet durable.
+#[derive(Debug, Default)]
+pub(super) struct Unrecorded {
+    /// How often it was made since.
+    calls: u32,
+    /// Lanes that read on once it is durable.
+    lanes: BTreeSet<LaneId>,
+}
+
 impl Queue {
     /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
-    /// is being recorded has its outcome already.
+    /// is being recorded has its outcome already. [`Queue::cut_recorded`] must hear once it is durable.
     pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
         let mut spared: Vec<DeliveryId> = self
             .in_flight
@@ -35,7 +46,44 @@ impl Queue {
             .collect();
         spared.sort_unstable();
         self.cuts.put(scope, upto, cause);
+        let unrecorded = self.cutting.entry(scope).or_default();
+        unrecorded.calls += 1;
+        if let Scope::Lane(lane) = scope {
+            unrecorded.lanes.insert(lane);
+        }
         spared
+    }
+
+    /// A cut is durable: strict lanes go on behind what it covers.
+    pub fn cut_recorded(&mut self, scope: Scope) {
+        let Some(unrecorded) = self.cutting.get_mut(&scope) else { return };
+        unrecorded.calls -= 1;
+        if unrecorded.calls == 0 {
+            let recorded = self.cutting.remove(&scope).unwrap_or_default();
+            recorded.lanes.into_iter().for_each(|lane| self.read_lane_on(lane));
+        }
+    }
+
+    /// Whether a lane may go on behind a row that [is swept](Queue::is_swept). Not a strict one before the cut is durable:
+    /// a crash would bring the row back, and what comes after it would have been sent first.
+    pub fn may_pass(&mut self, delivery: &Delivery) -> bool {
+        let lane = delivery.lane;
+        let is_strict = self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).is_strict());
+        let cuts = [Scope::Message(delivery.message), Scope::Lane(lane)];
+        let unrecorded = cuts.iter().filter(|scope| self.cuts.covers(**scope, delivery));
+        let durable = unrecorded.clone().any(|scope| !self.cutting.contains_key(scope));
+        if !is_strict || durable {
+            return true;
+        }
+        for scope in unrecorded {
+            self.cutting.get_mut(scope).into_iter().for_each(|cut| _ = cut.lanes.insert(lane));
+        }
+        false
+    }
+
+    /// Whether a strict lane waits for a cut to become durable.
+    pub(super) fn waits_for_cut(&self, lane: LaneId) -> bool {
+        self.cutting.values().any(|unrecorded| unrecorded.lanes.contains(&lane))
     }
 
     /// Ends whatever of the window the cut of this scope covers and is not under way: what to record

@@ -409,7 +409,8 @@ impl Lane {
         let (old, new) = (self.order(), settings.order);
         let newest = |order| order == Order::NewestFirst;
         let strict = |order| order == Order::Strict;
-        if self.settings.is_some() && (strict(old) != strict(new) || newest(old) != newest(new)) {
+        // Also where nothing was known before: a reset may have divided the lane on a guess.
+        if strict(old) != strict(new) || newest(old) != newest(new) {
             self.end_drain();
             Tier::ALL.into_iter().for_each(|tier| self.take_back_postponed(tier));
         }

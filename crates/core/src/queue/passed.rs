@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    fn read_lane_on(&mut self, lane: LaneId) {
+    pub(super) fn read_lane_on(&mut self, lane: LaneId) {
         if let Some(index) = self.lane_index.get(&lane).copied() {
             self.stand_in_line(index);
         }

@@ -248,10 +248,31 @@ fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
 }
 
 #[test]
+fn a_strict_lane_goes_on_behind_a_cut_only_once_that_is_durable() {
+    let covered = delivery(1);
+    for (order, waits) in [(Order::Strict, true), (Order::Fifo, false)] {
+        for scope in [Scope::Lane(LANE), Scope::Message(covered.message)] {
+            let mut queue = queue(order);
+            queue.spilled(LANE, Tier::Promotional, ROW);
+            // Made twice before either is durable.
+            queue.cut(scope, Key::from_raw(1), Cause::Cancelled);
+            queue.cut(scope, Key::from_raw(1), Cause::Cancelled);
+            assert_eq!(queue.may_pass(&covered), !waits, "{order:?} {scope:?}");
+            queue.cut_recorded(scope);
+            assert_eq!(queue.next_page(NOW).is_none(), waits, "{order:?} {scope:?}");
+            queue.cut_recorded(scope);
+            assert!(queue.may_pass(&covered), "{order:?} {scope:?}");
+            assert_eq!(queue.next_page(NOW).is_some(), waits, "{order:?} {scope:?}: it is read on, once");
+        }
+    }
+}
+
+#[test]
 fn what_a_cut_covers_is_not_read_back() {
     let mut queue = queue(Order::Fifo);
     let upto = Key::from_raw(100);
     queue.cut(Scope::Lane(LANE), upto, Cause::Unsubscribed);
+    queue.cut_recorded(Scope::Lane(LANE));
     queue.spilled(LANE, Tier::Engagement, ROW);
     let wanted = queue.next_page(NOW).expect("later rows may be behind the window");
     assert_eq!(wanted.span, Span { from: DeliveryId(upto.plus(1)), ..Span::ALL });

@@ -230,7 +230,8 @@ impl Queue {
             // Paged as a whole, one row at a time: the head may be of any tier.
             let more = entry.overflow.iter().any(|queue| queue.more);
             let wanted = more && entry.kept == [0; 3] && !entry.overflow[0].paging;
-            let rests = self.passed.rests(lane, Tier::ALL[0], Span::ALL);
+            let rests = self.passed.rests(lane, Tier::ALL[0], Span::ALL) || self.waits_for_cut(lane);
+            let entry = self.lanes.get_mut(index).expect("an indexed lane is there");
             return (wanted && !rests).then(|| {
                 entry.overflow[0].paging = true;
                 entry.rows_to_come += 1;

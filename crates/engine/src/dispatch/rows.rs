@@ -117,6 +117,10 @@ impl Dispatch {
         for row in page.rows {
             let id = row.delivery.id;
             let is_swept = self.queue.is_swept(&row.delivery);
+            if is_swept && !self.queue.may_pass(&row.delivery) {
+                stuck = true;
+                break;
+            }
             stuck |= !is_swept && !self.take_in(now, row, as_of);
             if !stuck {
                 (passed, last) = (passed || is_swept, Some(id));

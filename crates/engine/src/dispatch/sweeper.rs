@@ -219,6 +219,7 @@ impl Dispatch {
     /// Takes over a cut of an earlier session.
     pub(super) fn sweep_on(&mut self, now: Timestamp, cut: &posthaste_core::cut::Cut) {
         self.queue.cut(cut.scope, cut.upto, cut.cause);
+        self.queue.cut_recorded(cut.scope);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
         self.sweeper.durable(cut.scope, now);
     }

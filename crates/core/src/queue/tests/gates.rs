@@ -192,6 +192,21 @@ fn an_open_breaker_is_half_open_after_a_restart() {
 }
 
 #[test]
+fn a_reset_before_a_lane_s_settings_are_known_does_not_divide_a_strict_lane() {
+    for order in [Order::Strict, Order::NewestFirst] {
+        let soft = broken(0).soft_breakers();
+        let mut queue = Queue::new(Limits::default());
+        queue.restore_breakers(NOW, &soft);
+        queue.seen(NOW, DeliveryId::from_raw(20));
+        queue.spilled(LANE, Tier::Promotional, DeliveryId::from_raw(0));
+        assert!(queue.reset(NOW, BreakerOf::Lane(LANE), Reset::Force));
+        set(&mut queue, settings(LANE, order));
+        let wanted = queue.next_page(NOW).expect("rows are behind the window");
+        assert_eq!(wanted.span, Span::ALL, "{order:?}: the first of all rows, not of a part of them");
+    }
+}
+
+#[test]
 fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     let mut queue = Queue::new(Limits::default());
     let lanes: Vec<LaneId> = (1..=3).map(LaneId::from_raw).collect();

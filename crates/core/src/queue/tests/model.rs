@@ -302,6 +302,7 @@ impl Model {
             under_way.filter(|row| in_scope(scope, &row.delivery)).map(|row| row.delivery.id).collect();
         spared.sort();
         assert_eq!(self.queue.cut(scope, upto, cause), spared, "what is under way has an outcome of its own");
+        self.queue.cut_recorded(scope);
     }
 
     /// Ends what the oldest cut covers, and forgets the cut once there is nothing left.

@@ -13,13 +13,14 @@
 //! Invariants: every job taken ends in exactly one [`Done`]; no socket is opened to an address
 //! that [`check_addresses`](crate::target::check_addresses) did not let pass for that connection.
 //! Read next: `pool` (who carries which attempt), `connection` (a connection's life), `exchange`
-//! (one request and its answer), `streams` (many at once), `fault` (what an error means).
+//! (one request and its answer), `http1` (what its bytes mean), `streams` (many at once), `fault` (what an error means).
 
 mod alarm;
 mod attempt;
 mod connection;
 mod exchange;
 mod fault;
+mod http1;
 mod identity;
 mod open;
 mod pool;
@@ -35,7 +36,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
-use http_body_util::Full;
 use posthaste_core::Cause;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -115,7 +115,7 @@ pub struct Job {
     /// How TLS is spoken with it, if not as with everybody; jobs with another share no connection.
     pub identity: Option<Arc<Identity>>,
     /// Method, fields and body; the fields that frame the body are ours.
-    pub request: Request<Full<Bytes>>,
+    pub request: Request<Bytes>,
     /// When it must have ended; never later than `attempt_timeout` from now.
     pub deadline: Instant,
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http_body_util::Full;
 use posthaste_channels::webhook::{self, Outgoing};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
@@ -134,7 +133,7 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
             body,
         };
         let request = match webhook::request(&outgoing, now) {
-            Ok(request) => request.map(Full::new),
+            Ok(request) => request,
             Err(error) => {
                 tracing::error!(delivery = %start.delivery, %error, "cannot make a request of it");
                 return self.unsent(start.delivery, Cause::Unsendable);

@@ -1,14 +1,10 @@
 //! A job under way: it ends in exactly one [`Done`], even when its task does not live to say so.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, Request, Version, header};
-use http_body_util::Full;
-use hyper::body::Body;
 use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
@@ -22,7 +18,7 @@ pub(super) struct Attempt {
     token: u64,
     target: Arc<Target>,
     identity: Option<Arc<Identity>>,
-    request: Request<Full<Bytes>>,
+    request: Request<Bytes>,
     deadline: Instant,
     sent_at: Instant,
     /// Whether a connection gave it back already.
@@ -50,25 +46,14 @@ impl Attempt {
         self.deadline
     }
 
-    /// The request as it goes out: its path and host are the target's, its framing is HTTP's.
-    pub(super) fn take_request(&mut self) -> Request<Full<Bytes>> {
-        let mut request = std::mem::take(&mut self.request);
-        *request.uri_mut() = self.target.path().clone();
-        let headers = request.headers_mut();
-        headers.remove(header::CONTENT_LENGTH);
-        headers.remove(header::TRANSFER_ENCODING);
-        headers.insert(header::HOST, self.target.host_field().clone());
-        request
+    /// The request; its path and host are the target's, whatever it says.
+    pub(super) fn request(&self) -> &Request<Bytes> {
+        &self.request
     }
 
-    /// Undoes [`Attempt::take_request`]: nothing of it was written.
-    pub(super) fn give_back(&mut self, request: Request<Full<Bytes>>) {
-        self.request = request;
-    }
-
-    /// The same for HTTP/2, which frames the body itself; the request stays, to be repeated.
+    /// The same for HTTP/2, which frames the body itself.
     pub(super) fn http2_request(&self) -> (Request<()>, Bytes) {
-        let body = whole(self.request.body().clone());
+        let body = self.request.body().clone();
         let mut head = Request::new(());
         *head.method_mut() = self.request.method().clone();
         *head.uri_mut() = self.target.url();
@@ -122,14 +107,6 @@ const CONNECTION_FIELDS: [HeaderName; 6] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
-
-/// A body that is in memory is there at the first poll.
-fn whole(mut body: Full<Bytes>) -> Bytes {
-    match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-        _ => Bytes::new(),
-    }
-}
 
 impl Drop for Attempt {
     /// A panic or an aborted runtime: we cannot know how far it came.

@@ -26,7 +26,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Bo
     let mut alarm = Alarm::new(attempt.deadline());
     let mut link = None;
     loop {
-        match carry(&carriers, &mut seat, &mut link, &mut attempt, &mut alarm).await {
+        match carry(&carriers, &mut seat, &mut link, &attempt, &mut alarm).await {
             Carried::Ended(result) => attempt.finish(result),
             Carried::NotOpened(fault) => {
                 attempt.finish(Err(fault));
@@ -55,7 +55,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Bo
 async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instant) -> Next {
     alarm.set(until);
     poll_fn(|cx| {
-        let is_over = seat.poll_handed(cx).is_ready() || link.drive(cx).is_ready() || alarm.poll(cx).is_ready();
+        let is_over = seat.poll_handed(cx).is_ready() || link.poll_ended(cx).is_ready() || alarm.poll(cx).is_ready();
         if is_over { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
@@ -77,7 +77,7 @@ async fn carry(
     carriers: &Arc<Carriers>,
     seat: &mut Seat,
     kept: &mut Option<Box<Link>>,
-    attempt: &mut Attempt,
+    attempt: &Attempt,
     alarm: &mut Alarm,
 ) -> Carried {
     let opener = &carriers.opener;
@@ -88,14 +88,11 @@ async fn carry(
     }
     alarm.set(deadline);
     let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await {
-        Ok(Reuse::Link(mut link)) => match link.exchange(attempt.take_request(), alarm).await {
+        Ok(Reuse::Link(mut link)) => match link.exchange(attempt.request(), &target, alarm).await {
             Exchange::Answered(answer) => return Carried::Ended(Ok(keep(kept, link, answer))),
             Exchange::Failed(fault) => return Carried::Ended(Err(fault)),
             // The receiver had closed it while it waited: once more, on a new one.
-            Exchange::GivenBack(unsent, _) => {
-                attempt.give_back(*unsent);
-                None
-            }
+            Exchange::GivenBack(_) => None,
         },
         Ok(Reuse::Moved(addresses)) => Some(addresses),
         Ok(Reuse::Nothing) => None,
@@ -105,9 +102,9 @@ async fn carry(
         Ok(Opened::Many(streams)) => Carried::Many(streams),
         Ok(Opened::One(mut link)) => {
             seat.opened_one().into_iter().for_each(|attempt| carriers.offer(attempt));
-            Carried::Ended(match link.exchange(attempt.take_request(), alarm).await {
+            Carried::Ended(match link.exchange(attempt.request(), &target, alarm).await {
                 Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
-                Exchange::Failed(fault) | Exchange::GivenBack(_, fault) => Err(fault),
+                Exchange::Failed(fault) | Exchange::GivenBack(fault) => Err(fault),
             })
         }
         Err(fault) => Carried::NotOpened(fault),
@@ -177,7 +174,6 @@ mod tests {
 
     use bytes::Bytes;
     use http::Request;
-    use http_body_util::Full;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
@@ -208,7 +204,7 @@ mod tests {
         let target = Target::parse(&format!("http://{address}/"), &opener.settings.rules).expect("an allowed address");
         let (results, _receiver) = mpsc::channel(1);
         let reply = results.try_reserve_owned().expect("a channel of one");
-        let request = Request::new(Full::new(Bytes::from_static(b"{}")));
+        let request = Request::new(Bytes::from_static(b"{}"));
         let (now, timeout) = (Instant::now(), Duration::from_secs(10));
         let job = Job { token: 1, target: Arc::new(target), identity: None, request, deadline: now + timeout };
         Attempt::new(job, reply, now, timeout)
@@ -227,11 +223,11 @@ mod tests {
         let (listener, address) = listen().await;
         let carriers = carriers();
         let offer = carriers.pools.offer(Box::new(attempt(&carriers.opener, address)));
-        let Offer::Grow(mut seat, mut attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
+        let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
         let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
         let Ok(Opened::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");
-        assert!(poll_fn(|cx| Poll::Ready(link.drive(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(link.poll_ended(cx))).await.is_pending());
         assert!(link.is_usable());
         // Closed behind our back: the link is not polled between this and its next use.
         drop(other_side);
@@ -246,7 +242,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("a client that reads");
             (stream, String::from_utf8_lossy(&request[..length]).into_owned())
         };
-        let carried = carry(&carriers, &mut seat, &mut kept, &mut attempt, &mut alarm);
+        let carried = carry(&carriers, &mut seat, &mut kept, &attempt, &mut alarm);
         let both = async { tokio::join!(carried, receiver) };
         let both = tokio::time::timeout(Duration::from_secs(5), both).await;
         let (carried, (_stream, request)) = both.expect("a second connection within the time");

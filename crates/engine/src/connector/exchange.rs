@@ -1,33 +1,30 @@
-//! One request and its answer over one connection of HTTP/1.1.
+//! One request and its answer over one connection of HTTP/1.1: [`http1`] says what the bytes mean, this moves them.
 //!
-//! The connection's HTTP state and the answer are polled together in the connection's own task:
-//! whatever completes the answer does so inside that poll, so the answer itself needs no waker.
-//! Everything a receiver sends is bounded: the head, its interim answers, the body, the time.
+//! Both directions are served at once, since a receiver may answer before it has read everything. What was written
+//! decides whether a lost request may have arrived, so it is counted where it is handed to the socket. With TLS that is of
+//! plain bytes taken, which errs towards "may have arrived".
 
 use std::future::poll_fn;
+use std::io::{self, IoSlice};
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{Connection, SendRequest};
-use hyper_util::rt::TokioIo;
-use posthaste_core::Cause;
+use http::Request;
+use tokio::io::AsyncWrite;
 use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
 
 use super::alarm::Alarm;
-use super::wire::{Traffic, Wire};
+use super::http1::{self, Progress, Reading};
+use super::wire::Wire;
 use super::{Answer, Fault, fault};
+use crate::target::Target;
 
 /// Of an answer's head, interim answers apart.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Of an answer's head. The library for HTTP/1.1 has the same number in it.
+/// Of an answer's head.
 pub(super) const FIELDS_MAX: usize = 100;
 /// Of an answer's body: reading on would cost more than a new connection.
 pub const BODY_BYTES_READ_MAX: usize = 64 * 1024;
@@ -36,14 +33,23 @@ pub const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 /// Of `100 Continue`, `103 Early Hints` and the like before the answer.
 pub const INTERIM_ANSWERS_MAX: usize = 8;
 
+/// Room for what is read at once: nearly every answer whole.
+const READ_BYTES: usize = 4 * 1024;
+/// A body up to this size is copied behind its head and goes out with it; a larger one is left where it is.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
+/// What an idle connection keeps of its buffers.
+const KEPT_BYTES_MAX: usize = 8 * 1024;
+
 /// An open connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    sender: SendRequest<Full<Bytes>>,
-    /// `None` once it has ended: it must not be polled again.
-    connection: Option<Connection<TokioIo<Wire>, Full<Bytes>>>,
-    traffic: Traffic,
-    interim: Arc<AtomicUsize>,
+    wire: Wire,
+    /// What was received and not yet read.
+    inbox: BytesMut,
+    /// A request's head, and a small body.
+    outbox: Vec<u8>,
+    /// Whether it may carry another request: the last answer was read to its end, and nothing came after it.
+    is_usable: bool,
     address: IpAddr,
     checked_at: Instant,
 }
@@ -53,21 +59,25 @@ pub(super) struct Link {
 pub(super) enum Exchange {
     /// With an answer; whether the connection can be used again, [`Link::is_usable`] tells.
     Answered(Answer),
-    /// The connection was gone: nothing was written, the request is unharmed.
-    GivenBack(Box<Request<Full<Bytes>>>, Fault),
+    /// The connection was gone: nothing was written.
+    GivenBack(Fault),
     /// Without an answer; the connection is not to be used again.
     Failed(Fault),
 }
 
+/// How far a request is on its way out.
+#[derive(Debug, Default)]
+struct Sent {
+    bytes: usize,
+    /// Nothing is left to do, or nothing more can be done.
+    is_over: bool,
+    /// The receiver takes no more of it. It may have answered all the same.
+    is_refused: bool,
+}
+
 impl Link {
-    pub(super) fn new(
-        sender: SendRequest<Full<Bytes>>,
-        connection: Connection<TokioIo<Wire>, Full<Bytes>>,
-        traffic: Traffic,
-        address: IpAddr,
-        checked_at: Instant,
-    ) -> Self {
-        Self { sender, connection: Some(connection), traffic, interim: Arc::default(), address, checked_at }
+    pub(super) fn new(wire: Wire, address: IpAddr, checked_at: Instant) -> Self {
+        Self { wire, inbox: BytesMut::new(), outbox: Vec::new(), is_usable: true, address, checked_at }
     }
 
     /// The address it is connected to.
@@ -84,151 +94,122 @@ impl Link {
         self.checked_at = now;
     }
 
-    /// Whether it can take a request: the last answer was read to its end and it is still open.
+    /// Whether it can take a request.
     pub(super) fn is_usable(&self) -> bool {
-        self.connection.is_some() && self.sender.is_ready()
+        self.is_usable
     }
 
-    /// Lets the connection read and write. Ready once it has ended.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.connection {
-            Some(connection) => {
-                let polled = Pin::new(connection).poll(cx).map(|_| ());
-                if polled.is_ready() {
-                    // Dropping it tells whoever still waits for an answer that none will come.
-                    self.connection = None;
-                }
-                polled
-            }
-            None => Poll::Ready(()),
-        }
+    /// Ready once its receiver has closed it, or said something that nobody had asked for.
+    pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.is_usable &= self.poll_read(cx).is_pending();
+        if self.is_usable { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Sends a request and reads its answer until the alarm rings.
-    pub(super) async fn exchange(&mut self, mut request: Request<Full<Bytes>>, alarm: &mut Alarm) -> Exchange {
-        let written_before = self.traffic.written();
-        self.count_interim_answers(&mut request);
-        let mut answer = pin!(self.sender.try_send_request(request));
-        let head = poll_fn(|cx| self.poll_head(cx, answer.as_mut(), alarm)).await;
-        let written = self.traffic.written() != written_before;
-        match head {
-            Head::Answered(response) => self.read_answer(response, alarm).await,
-            Head::Refused(mut error) => {
-                let request = error.take_message();
-                let fault = fault::of_exchange(&error.into_error(), written);
-                match request {
-                    Some(request) => Exchange::GivenBack(Box::new(request), fault),
-                    None => Exchange::Failed(fault),
-                }
-            }
-            Head::Flooded => Exchange::Failed(Fault::new(Cause::ProtocolError, "interim_answers")),
-            Head::TimedOut => Exchange::Failed(Fault::timeout(written)),
+    pub(super) async fn exchange(&mut self, request: &Request<Bytes>, target: &Target, alarm: &mut Alarm) -> Exchange {
+        self.is_usable = false;
+        http1::write_head(&mut self.outbox, request, target);
+        let mut body = request.body().clone();
+        if body.len() <= COPIED_BYTES_MAX {
+            self.outbox.extend_from_slice(&body);
+            body = Bytes::new();
         }
-    }
-
-    fn count_interim_answers(&mut self, request: &mut Request<Full<Bytes>>) {
-        self.interim.store(0, Ordering::Relaxed);
-        let interim = Arc::clone(&self.interim);
-        hyper::ext::on_informational(request, move |_| {
-            interim.fetch_add(1, Ordering::Relaxed);
-        });
-    }
-
-    fn poll_head<F>(&mut self, cx: &mut Context<'_>, answer: Pin<&mut F>, alarm: &mut Alarm) -> Poll<Head>
-    where
-        F: Future<Output = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>>,
-    {
-        let _ = self.drive(cx);
-        match answer.poll(&mut without_waker()) {
-            Poll::Ready(Ok(response)) => Poll::Ready(Head::Answered(response)),
-            Poll::Ready(Err(error)) => Poll::Ready(Head::Refused(error)),
-            Poll::Pending if self.interim.load(Ordering::Relaxed) > INTERIM_ANSWERS_MAX => Poll::Ready(Head::Flooded),
-            Poll::Pending => alarm.poll(cx).map(|()| Head::TimedOut),
-        }
-    }
-
-    /// The head stands; what the body is like decides whether the connection can be kept.
-    async fn read_answer(&mut self, response: Response<Incoming>, alarm: &mut Alarm) -> Exchange {
-        let (head, mut body) = response.into_parts();
-        if !(200..=599).contains(&head.status.as_u16()) {
-            return self.refuse("status");
-        }
-        if head.headers.contains_key(header::TRANSFER_ENCODING) && head.headers.contains_key(header::CONTENT_LENGTH) {
-            return self.refuse("two_lengths");
-        }
-        let mut kept = Kept { excerpt: BytesMut::new(), read: 0, wanted: !head.status.is_success() };
-        let end = match body.is_end_stream() {
-            true => End::Whole,
-            false => poll_fn(|cx| self.poll_body(cx, &mut body, &mut kept, alarm)).await,
+        let (mut sent, mut reading) = (Sent::default(), Reading::default());
+        let ended = poll_fn(|cx| self.poll_exchange(cx, &body, &mut sent, &mut reading, alarm)).await;
+        self.outbox.clear();
+        self.outbox.shrink_to(KEPT_BYTES_MAX);
+        let end = match ended {
+            Ended::Read(end) => end,
+            Ended::Fault(fault) if sent.bytes == 0 => return Exchange::GivenBack(fault),
+            Ended::Fault(fault) => return Exchange::Failed(fault),
         };
-        if let End::Broken(error) = &end
-            && let Some(fault) = fault::of_body(error)
-        {
-            return Exchange::Failed(fault);
+        let Some((answer, keeps_open)) = reading.into_answer(end) else {
+            return Exchange::Failed(Fault::timeout(sent.bytes > 0));
+        };
+        self.is_usable = keeps_open && self.inbox.is_empty() && sent.is_over && !sent.is_refused;
+        if self.inbox.capacity() > KEPT_BYTES_MAX {
+            self.inbox = BytesMut::new();
         }
-        let cut = !matches!(end, End::Whole);
-        // A 205 has no body by definition: what follows one cannot be trusted to be an answer.
-        if cut || (head.status == StatusCode::RESET_CONTENT && kept.read > 0) {
-            self.connection = None;
-        }
-        let excerpt = kept.excerpt.freeze();
-        Exchange::Answered(Answer { status: head.status, headers: head.headers, excerpt, cut })
+        Exchange::Answered(answer)
     }
 
-    fn refuse(&mut self, detail: &'static str) -> Exchange {
-        self.connection = None;
-        Exchange::Failed(Fault::new(Cause::ProtocolError, detail))
-    }
-
-    fn poll_body(
+    fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
-        body: &mut Incoming,
-        kept: &mut Kept,
+        body: &[u8],
+        sent: &mut Sent,
+        reading: &mut Reading,
         alarm: &mut Alarm,
-    ) -> Poll<End> {
-        let mut drove = false;
+    ) -> Poll<Ended> {
+        if sent.bytes == 0
+            && let Poll::Ready(came) = self.poll_read(cx)
+        {
+            return Poll::Ready(Ended::Fault(fault::before_request(came)));
+        }
+        if let Err(fault) = self.write(cx, body, sent) {
+            return Poll::Ready(Ended::Fault(fault));
+        }
         loop {
-            match Pin::new(&mut *body).poll_frame(&mut without_waker()) {
-                Poll::Ready(None) => {
-                    // Lets it see that the answer is over and ask for the next request.
-                    let _ = self.drive(cx);
-                    return Poll::Ready(End::Whole);
+            match reading.take(&mut self.inbox) {
+                Ok(Progress::More) => {}
+                Ok(end) => return Poll::Ready(Ended::Read(end)),
+                Err(fault) => return Poll::Ready(Ended::Fault(fault)),
+            }
+            match self.poll_read(cx) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(ended) => {
+                    let is_clean = ended.is_ok();
+                    return Poll::Ready(match reading.end(&mut self.inbox, is_clean) {
+                        Ok(Some(end)) => Ended::Read(end),
+                        Ok(None) => Ended::Fault(fault::without_answer(ended)),
+                        Err(fault) => Ended::Fault(fault),
+                    });
                 }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(End::Broken(error)),
-                Poll::Ready(Some(Ok(frame))) => {
-                    drove = false;
-                    if frame.data_ref().is_some_and(|data| kept.take(data).is_break()) {
-                        return Poll::Ready(End::TooLong);
-                    }
-                }
-                Poll::Pending if drove => return alarm.poll(cx).map(|()| End::TooSlow),
-                Poll::Pending => {
-                    let _ = self.drive(cx);
-                    drove = true;
-                }
+                Poll::Pending => return alarm.poll(cx).map(|()| Ended::Read(Progress::More)),
             }
         }
     }
+
+    /// Writes what the socket takes. An error is one only before anything was taken: later the receiver may still have
+    /// answered, and reading tells.
+    fn write(&mut self, cx: &mut Context<'_>, body: &[u8], sent: &mut Sent) -> Result<(), Fault> {
+        while !sent.is_over {
+            let head = self.outbox.get(sent.bytes..).unwrap_or_default();
+            let rest = &body[sent.bytes.saturating_sub(self.outbox.len())..];
+            let wire = Pin::new(&mut self.wire);
+            let wrote = match (head, rest) {
+                ([], []) => wire.poll_flush(cx).map_ok(|()| sent.is_over = true),
+                (head, []) => wire.poll_write(cx, head).map_ok(|taken| sent.bytes += taken),
+                ([], rest) => wire.poll_write(cx, rest).map_ok(|taken| sent.bytes += taken),
+                (head, rest) => wire
+                    .poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(rest)])
+                    .map_ok(|taken| sent.bytes += taken),
+            };
+            match wrote {
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) if sent.bytes == 0 => return Err(fault::before_request(Err(error))),
+                Poll::Ready(Err(_)) => (sent.is_over, sent.is_refused) = (true, true),
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.inbox.reserve(READ_BYTES);
+        poll_read_buf(Pin::new(&mut self.wire), cx, &mut self.inbox)
+    }
 }
 
-/// How waiting for an answer's head ended.
-enum Head {
-    Answered(Response<Incoming>),
-    Refused(TrySendError<Request<Full<Bytes>>>),
-    Flooded,
-    TimedOut,
-}
-
-/// How reading an answer's body ended.
-enum End {
-    Whole,
-    TooLong,
-    TooSlow,
-    Broken(hyper::Error),
+/// How moving bytes ended.
+enum Ended {
+    /// The answer was read so far; without its head the time was over.
+    Read(Progress),
+    Fault(Fault),
 }
 
 /// What is kept of a body.
+#[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) excerpt: BytesMut,
     pub(super) read: usize,
@@ -247,9 +228,4 @@ impl Kept {
             false => std::ops::ControlFlow::Continue(()),
         }
     }
-}
-
-/// For what only the connection's own poll can complete, which has just been done.
-fn without_waker() -> Context<'static> {
-    Context::from_waker(Waker::noop())
 }

@@ -3,7 +3,6 @@
 //! The question that decides most: had anything of the request been written? If not, the receiver
 //! cannot have it; if so, it may, and the cause is `unknown`.
 
-use std::error::Error;
 use std::io;
 
 use h2::Reason;
@@ -65,26 +64,20 @@ pub(super) fn of_handshake(error: &io::Error) -> Fault {
     }
 }
 
-/// No answer to a request handed to HTTP.
-pub(super) fn of_exchange(error: &hyper::Error, written: bool) -> Fault {
-    // A request that is given back carries the connection's own error inside.
-    let error = error.source().and_then(|inner| inner.downcast_ref::<hyper::Error>()).unwrap_or(error);
-    if error.is_parse_too_large() {
-        return Fault::plain(Cause::ResponseHeadTooLarge);
+/// What came before anything of a request was written: the connection's end, or bytes that nobody had asked for.
+pub(super) fn before_request(came: io::Result<usize>) -> Fault {
+    match came {
+        Ok(1..) => Fault::new(Cause::ProtocolError, "spoke_first"),
+        Err(error) if is_reset(&error) => Fault::plain(Cause::ConnectReset),
+        Ok(0) | Err(_) => Fault::plain(Cause::ClosedEarly),
     }
-    if error.is_parse() {
-        return Fault::plain(Cause::ProtocolError);
-    }
-    let io = find_io(error);
-    match (written, io.is_some_and(is_reset)) {
-        (true, false) => Fault::new(Cause::Unknown, "connection_closed"),
-        (true, true) => Fault::new(Cause::Unknown, "connection_reset"),
-        (false, true) => Fault::plain(Cause::ConnectReset),
-        (false, false) if io.is_some() || error.is_incomplete_message() || error.is_canceled() => {
-            Fault::plain(Cause::ClosedEarly)
-        }
-        // What is left: bytes came before we had asked for any.
-        (false, false) => Fault::new(Cause::ProtocolError, "spoke_first"),
+}
+
+/// The connection ended after a request was written, in full or in part, and before its answer.
+pub(super) fn without_answer(ended: io::Result<usize>) -> Fault {
+    match ended {
+        Err(error) if is_reset(&error) => Fault::new(Cause::Unknown, "connection_reset"),
+        Ok(_) | Err(_) => Fault::new(Cause::Unknown, "connection_closed"),
     }
 }
 
@@ -134,35 +127,6 @@ pub(super) fn of_unsent_stream(error: &h2::Error) -> Fault {
 /// A connection of HTTP/2 that ended: `None` unless the receiver broke the rules.
 pub(super) fn of_connection(error: &h2::Error) -> Option<Fault> {
     (error.is_library() && error.reason().is_some()).then(|| Fault::new(Cause::ProtocolError, "http2"))
-}
-
-/// A body that could not be read to its end: `None` where the status stands all the same, because
-/// the connection broke, or because of trailers, which we would not look at anyway.
-pub(super) fn of_body(error: &hyper::Error) -> Option<Fault> {
-    let inner = find_io(error)?;
-    if !matches!(inner.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
-        return None;
-    }
-    // The library tells its framing errors apart by their text alone.
-    let text = inner.to_string();
-    if text.contains("trailer") {
-        None
-    } else if text.contains("over limit") {
-        Some(Fault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"))
-    } else {
-        Some(Fault::new(Cause::ProtocolError, "bad_framing"))
-    }
-}
-
-fn find_io(error: &hyper::Error) -> Option<&io::Error> {
-    let mut source = error.source();
-    while let Some(inner) = source {
-        if let Some(found) = inner.downcast_ref::<io::Error>() {
-            return Some(found);
-        }
-        source = inner.source();
-    }
-    None
 }
 
 fn is_reset(error: &io::Error) -> bool {

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use hyper::client::conn::http1;
 use posthaste_core::Cause;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -86,7 +85,6 @@ pub(super) struct Opener {
     roots: Roots,
     /// For whoever has no identity of its own: nearly everybody.
     tls: Tls,
-    http1: http1::Builder,
     http2: h2::client::Builder,
 }
 
@@ -101,9 +99,6 @@ impl std::fmt::Debug for Opener {
 
 impl Opener {
     pub(super) fn new(settings: Settings, resolver: Arc<dyn Resolve>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
-        let mut http1 = http1::Builder::new();
-        // The read buffer must be able to hold a head of the largest size.
-        http1.max_header_size(HEAD_BYTES_MAX).max_buf_size(2 * HEAD_BYTES_MAX);
         let mut http2 = h2::client::Builder::new();
         http2
             .enable_push(false)
@@ -114,7 +109,7 @@ impl Opener {
             // Twice our own limit, which is checked once it is read and has a cause of its own.
             .max_header_list_size(u32::try_from(2 * HEAD_BYTES_MAX).unwrap_or(u32::MAX));
         let tls = Tls::new(&roots, None);
-        Self { settings, resolver, dial, roots, tls, http1, http2 }
+        Self { settings, resolver, dial, roots, tls, http2 }
     }
 
     /// How TLS is spoken under this identity.
@@ -166,12 +161,7 @@ impl Opener {
             let begun = begun.map_err(|_| Fault::timeout(false))?.map_err(|error| fault::of_unsent_stream(&error))?;
             return Ok(Opened::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
         }
-        let (sender, connection) = self
-            .http1
-            .handshake(hyper_util::rt::TokioIo::new(wire))
-            .await
-            .map_err(|error| fault::of_exchange(&error, false))?;
-        Ok(Opened::One(Box::new(Link::new(sender, connection, traffic, address, Instant::now()))))
+        Ok(Opened::One(Box::new(Link::new(wire, address, Instant::now()))))
     }
 
     async fn connect(

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Response;
@@ -98,7 +98,7 @@ async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     if head.headers.len() > FIELDS_MAX || bytes > HEAD_BYTES_MAX {
         return How::Failed(Fault { cause: Cause::ResponseHeadTooLarge, detail: None }, None);
     }
-    let mut kept = Kept { excerpt: BytesMut::new(), read: 0, wanted: !head.status.is_success() };
+    let mut kept = Kept { wanted: !head.status.is_success(), ..Kept::default() };
     let cut = match timeout_at(deadline, read_body(&mut body, &mut kept)).await {
         Ok(Ok(is_whole)) => !is_whole,
         Ok(Err(error)) if error.is_library() => return failed(&error),

@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Request;
-use http_body_util::Full;
 use posthaste_engine::connector::{Answer, Connector, Dial, Done, Fault, Job, NoAnswer, Resolve, Roots, Settings, Tcp};
 use posthaste_engine::target::{Target, TargetRules};
 use tokio::net::TcpStream;
@@ -188,9 +187,9 @@ impl Bench {
     }
 }
 
-pub(crate) fn request(body: &str) -> Request<Full<Bytes>> {
+pub(crate) fn request(body: &str) -> Request<Bytes> {
     Request::post("http://elsewhere.invalid/ignored")
         .header("content-type", "application/json")
-        .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+        .body(Bytes::copy_from_slice(body.as_bytes()))
         .expect("a well-formed request")
 }

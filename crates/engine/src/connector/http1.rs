@@ -1,0 +1,244 @@
+//! HTTP/1.1 in bytes: a request as it goes out, an answer as it comes in.
+//!
+//! Pure: what was received goes in, what it means comes out; `exchange` has the socket. Everything a receiver may say is
+//! bounded here: the head, its fields, interim answers, chunks, trailers, the body. Of two ways to read an answer the
+//! strict one is taken, and a connection whose answer was not read to a plain end is not used again.
+
+mod chunks;
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use posthaste_core::Cause;
+
+use super::exchange::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
+use super::{Answer, Fault};
+use crate::target::Target;
+use chunks::Chunks;
+
+/// Fields that are the target's or the framing's, whatever a request says.
+const OURS: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+
+/// Writes a request's head: its path and host are the target's, its framing is ours.
+pub(super) fn write_head(out: &mut Vec<u8>, request: &Request<Bytes>, target: &Target) {
+    let path = target.path().path_and_query().map_or("/", |path| path.as_str());
+    for part in [request.method().as_str(), " ", path, " HTTP/1.1\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    for (name, value) in request.headers().iter().filter(|(name, _)| !OURS.contains(name)) {
+        write_field(out, name, value.as_bytes());
+    }
+    write_field(out, &header::HOST, target.host_field().as_bytes());
+    write!(out, "content-length: {}\r\n\r\n", request.body().len()).expect("a vector takes everything");
+}
+
+fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    for part in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// How far an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// More of it is to come.
+    More,
+    /// It was read to its end.
+    Whole,
+    /// We read no further: it is longer than we care for.
+    TooLong,
+}
+
+/// An answer on its way in.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    interim: usize,
+    /// Bytes of the head that were looked at and do not end it.
+    looked: usize,
+    head: Option<Head>,
+    kept: Kept,
+}
+
+/// What stands before the body.
+#[derive(Debug)]
+struct Head {
+    status: StatusCode,
+    headers: HeaderMap,
+    framing: Framing,
+    /// Whether another answer may follow this one.
+    keeps_open: bool,
+}
+
+/// How the end of a body is told.
+#[derive(Debug)]
+enum Framing {
+    Length(u64),
+    Chunks(Chunks),
+    UntilClosed,
+}
+
+impl Reading {
+    /// Takes what it can of what was received.
+    pub(super) fn take(&mut self, inbox: &mut BytesMut) -> Result<Progress, Fault> {
+        while self.head.is_none() {
+            if !self.is_worth_a_look(inbox) {
+                return Ok(Progress::More);
+            }
+            match parse(inbox)? {
+                None => return Ok(Progress::More),
+                Some((None, length)) => {
+                    self.interim += 1;
+                    if self.interim > INTERIM_ANSWERS_MAX {
+                        return Err(Fault::new(Cause::ProtocolError, "interim_answers"));
+                    }
+                    inbox.advance(length);
+                }
+                Some((Some(head), length)) => {
+                    inbox.advance(length);
+                    self.kept.wanted = !head.status.is_success();
+                    self.head = Some(head);
+                }
+            }
+            self.looked = 0;
+        }
+        let head = self.head.as_mut().expect("it was read above");
+        head.framing.take(inbox, &mut self.kept)
+    }
+
+    /// A head is parsed from its beginning each time, so bytes that trickle in are looked at line by line. The very
+    /// first tell whether it is HTTP at all.
+    fn is_worth_a_look(&mut self, inbox: &BytesMut) -> bool {
+        let looked = std::mem::replace(&mut self.looked, inbox.len());
+        !inbox.is_empty() && (looked == 0 || inbox.len() >= HEAD_BYTES_MAX || inbox[looked..].contains(&b'\n'))
+    }
+
+    /// The connection has ended, cleanly or not, and nothing more will come: how far the answer is then. `None` when there
+    /// is none.
+    pub(super) fn end(&mut self, inbox: &mut BytesMut, is_clean: bool) -> Result<Option<Progress>, Fault> {
+        // A last look, also at a line that is cut off.
+        self.looked = 0;
+        let end = self.take(inbox)?;
+        let is_all = |head: &Head| is_clean && matches!(head.framing, Framing::UntilClosed) && end == Progress::More;
+        Ok(self.head.as_ref().map(|head| if is_all(head) { Progress::Whole } else { end }))
+    }
+
+    /// The answer, and whether its connection may carry another. `None` before its head is there.
+    pub(super) fn into_answer(self, end: Progress) -> Option<(Answer, bool)> {
+        let Head { status, headers, keeps_open, .. } = self.head?;
+        let is_whole = end == Progress::Whole;
+        // A 205 has no body by definition: what follows one cannot be trusted to be an answer.
+        let is_odd = status == StatusCode::RESET_CONTENT && self.kept.read > 0;
+        let excerpt = self.kept.excerpt.freeze();
+        Some((Answer { status, headers, excerpt, cut: !is_whole }, is_whole && keeps_open && !is_odd))
+    }
+}
+
+/// The head of an answer, or of an interim one (`None`), and how long it is; nothing while it is incomplete.
+fn parse(inbox: &[u8]) -> Result<Option<(Option<Head>, usize)>, Fault> {
+    let most = &inbox[..inbox.len().min(HEAD_BYTES_MAX)];
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut answer = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut answer, most, &mut fields);
+    let length = match parsed {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if most.len() < HEAD_BYTES_MAX => return Ok(None),
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Err(Fault { cause: Cause::ResponseHeadTooLarge, detail: None });
+        }
+        Err(_) => return Err(NOT_HTTP),
+    };
+    let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NOT_HTTP)?;
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(Some((None, length)));
+    }
+    if !(200..=599).contains(&status.as_u16()) {
+        return Err(Fault::new(Cause::ProtocolError, "status"));
+    }
+    let mut headers = HeaderMap::with_capacity(answer.headers.len());
+    for field in answer.headers.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| NOT_HTTP)?;
+        headers.append(name, HeaderValue::from_bytes(field.value).map_err(|_| NOT_HTTP)?);
+    }
+    let is_old = answer.version == Some(0);
+    let framing = Framing::of(status, &headers, is_old)?;
+    let keeps_open = !matches!(framing, Framing::UntilClosed) && keeps_open(&headers, is_old);
+    Ok(Some((Some(Head { status, headers, framing, keeps_open }), length)))
+}
+
+const NOT_HTTP: Fault = Fault { cause: Cause::ProtocolError, detail: None };
+
+/// Whether the receiver leaves the connection open: newer ones do unless they say so, older ones only if they do.
+fn keeps_open(headers: &HeaderMap, is_old: bool) -> bool {
+    let says = |word: &str| {
+        let lists = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        lists.flat_map(|list| list.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
+    };
+    !says("close") && (!is_old || says("keep-alive"))
+}
+
+impl Framing {
+    fn of(status: StatusCode, headers: &HeaderMap, is_old: bool) -> Result<Self, Fault> {
+        let encoding = headers.get_all(header::TRANSFER_ENCODING).iter().next_back();
+        let length = length(headers)?;
+        match (encoding, length) {
+            (Some(_), Some(_)) => Err(Fault::new(Cause::ProtocolError, "two_lengths")),
+            (Some(_), None) if is_old => Err(NOT_HTTP),
+            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Ok(Self::Length(0)),
+            (Some(encoding), None) if is_chunked(encoding) => Ok(Self::Chunks(Chunks::default())),
+            (None, Some(length)) => Ok(Self::Length(length)),
+            (Some(_) | None, None) => Ok(Self::UntilClosed),
+        }
+    }
+
+    fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
+        match self {
+            Self::Chunks(chunks) => return chunks.take(inbox, kept),
+            Self::UntilClosed => {
+                let all = inbox.len();
+                return Ok(if keep(inbox, all, kept).is_break() { Progress::TooLong } else { Progress::More });
+            }
+            Self::Length(left) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(inbox.len());
+                *left -= here as u64;
+                if keep(inbox, here, kept).is_break() {
+                    return Ok(Progress::TooLong);
+                }
+                Ok(if *left == 0 { Progress::Whole } else { Progress::More })
+            }
+        }
+    }
+}
+
+/// Moves so many bytes of a body from what was received to what is kept.
+fn keep(inbox: &mut BytesMut, length: usize, kept: &mut Kept) -> ControlFlow<()> {
+    let flow = kept.take(&inbox[..length]);
+    inbox.advance(length);
+    flow
+}
+
+/// What all length fields say; an error where they do not agree, or say something else than a number.
+fn length(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+    let mut found = None;
+    for value in headers.get_all(header::CONTENT_LENGTH) {
+        let is_number = !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
+        let length = value.to_str().ok().filter(|_| is_number).and_then(|digits| digits.parse::<u64>().ok());
+        let length = length.ok_or(NOT_HTTP)?;
+        if found.is_some_and(|before| before != length) {
+            return Err(NOT_HTTP);
+        }
+        found = Some(length);
+    }
+    Ok(found)
+}
+
+/// Whether chunks are what was applied last.
+fn is_chunked(encoding: &HeaderValue) -> bool {
+    let last = encoding.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
+    last.trim_ascii().eq_ignore_ascii_case(b"chunked")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! A body in chunks: sizes in hexadecimal, each on a line of its own, before so many bytes; then trailers, which nobody
+//! looks at.
+
+use bytes::{Buf, BytesMut};
+use posthaste_core::Cause;
+
+use super::{Progress, keep};
+use crate::connector::Fault;
+use crate::connector::exchange::{HEAD_BYTES_MAX, Kept};
+
+/// Digits of the largest size there can be.
+const DIGITS_MAX: u8 = 16;
+
+/// Where in such a body we are.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    at: At,
+    /// Bytes of extensions so far: they mean nothing to us and may be endless.
+    extensions: usize,
+    /// Bytes of trailers so far.
+    trailers: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// In a size, of which so much was read, by so many digits.
+    Size(u64, u8),
+    /// Behind it on its line.
+    Extension(u64),
+    /// Between the two bytes that end that line.
+    SizeEnds(u64),
+    /// In a chunk of which so many bytes are left.
+    Data(u64),
+    /// Behind it, before and between the two bytes that end it.
+    DataEnds,
+    DataEnded,
+    /// In a line of trailers; an empty one is the last.
+    Trailer {
+        is_empty: bool,
+    },
+    TrailerEnds {
+        is_empty: bool,
+    },
+    End,
+}
+
+impl Default for At {
+    fn default() -> Self {
+        Self::Size(0, 0)
+    }
+}
+
+impl Chunks {
+    /// Takes what it can of what was received.
+    pub(super) fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
+        loop {
+            if let At::Data(left) = self.at {
+                let here = usize::try_from(left).unwrap_or(usize::MAX).min(inbox.len());
+                if keep(inbox, here, kept).is_break() {
+                    return Ok(Progress::TooLong);
+                }
+                let left = left - here as u64;
+                self.at = if left == 0 { At::DataEnds } else { At::Data(left) };
+            }
+            if matches!(self.at, At::End) {
+                return Ok(Progress::Whole);
+            }
+            if inbox.is_empty() {
+                return Ok(Progress::More);
+            }
+            self.at = self.after(inbox.get_u8())?;
+            if self.trailers > HEAD_BYTES_MAX {
+                return Ok(Progress::TooLong);
+            }
+        }
+    }
+
+    /// Where the next byte of the framing leads.
+    fn after(&mut self, byte: u8) -> Result<At, Fault> {
+        const BAD: Fault = Fault::new(Cause::ProtocolError, "bad_framing");
+        Ok(match (self.at, byte) {
+            (At::Size(_, 0), b'\r' | b';' | b' ' | b'\t') => return Err(BAD),
+            (At::Size(size, _) | At::Extension(size), b'\r') => At::SizeEnds(size),
+            (At::Size(size, _), b';' | b' ' | b'\t') => At::Extension(size),
+            (At::Size(size, digits), digit) if digits < DIGITS_MAX => {
+                let digit = char::from(digit).to_digit(16).ok_or(BAD)?;
+                At::Size(size << 4 | u64::from(digit), digits + 1)
+            }
+            (At::Extension(size), byte) if byte != b'\n' => {
+                self.extensions += 1;
+                if self.extensions > HEAD_BYTES_MAX {
+                    return Err(Fault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"));
+                }
+                At::Extension(size)
+            }
+            (At::SizeEnds(0), b'\n') => At::Trailer { is_empty: true },
+            (At::SizeEnds(size), b'\n') => At::Data(size),
+            (At::DataEnds, b'\r') => At::DataEnded,
+            (At::DataEnded, b'\n') => At::default(),
+            (At::Trailer { is_empty }, b'\r') => At::TrailerEnds { is_empty },
+            (At::TrailerEnds { is_empty: true }, b'\n') => At::End,
+            (At::TrailerEnds { is_empty: false }, b'\n') => At::Trailer { is_empty: true },
+            (At::Trailer { .. }, _) => {
+                self.trailers += 1;
+                At::Trailer { is_empty: false }
+            }
+            _ => return Err(BAD),
+        })
+    }
+}

@@ -195,10 +195,10 @@ impl Framing {
 
     fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
         match self {
-            Self::Chunks(chunks) => return chunks.take(inbox, kept),
+            Self::Chunks(chunks) => chunks.take(inbox, kept),
             Self::UntilClosed => {
                 let all = inbox.len();
-                return Ok(if keep(inbox, all, kept).is_break() { Progress::TooLong } else { Progress::More });
+                Ok(if keep(inbox, all, kept).is_break() { Progress::TooLong } else { Progress::More })
             }
             Self::Length(left) => {
                 let here = usize::try_from(*left).unwrap_or(usize::MAX).min(inbox.len());

@@ -1,3 +1,5 @@
+//! Answers in every number of pieces, and what is made of them.
+
 use std::fmt::Write;
 
 use proptest::prelude::*;

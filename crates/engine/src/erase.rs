@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::id::TenantId;
-use posthaste_store::{Erase, Erasure, PauseScope, Store, StoreError, Whom};
+use posthaste_store::{By, Erase, Erasure, PauseScope, Store, StoreError, Whom};
 
 use crate::clock::Clock;
 use crate::dispatch::{Answer, Command};
@@ -24,7 +24,7 @@ pub struct Erased {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Erases a subject or a tenant. Once this returns, nothing of it can be read, and nothing is sent but what was in
     /// flight; the rest goes in steps, and [`Engine::erasure`] says how far that is.
-    pub async fn erase(&self, tenant: TenantId, whom: Whom) -> Result<Erased, NotDone> {
+    pub async fn erase(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
         let subject = match &whom {
             Whom::Subject(subject) => Some(subject.clone()),
             Whom::Tenant => None,
@@ -32,7 +32,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         // From here on the loop reads before it sends. Before anything goes: what it sends by what it carries is under
         // way whenever the eraser asks, or was sent before there was anything to erase.
         self.handle.ask(Command::Erased(tenant, subject.clone())).await?;
-        let erase = Erase { tenant, whom, at: self.clock.now() };
+        let erase = Erase { tenant, whom, at: self.clock.now(), by };
         let erasure = self.store.erase(self.session, erase).await?;
         // Also where it is a subject: some of the endpoints may have been theirs.
         self.destinations.forget_tenant(tenant);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Endpoint, EndpointStatus, ListOrder, Message, Name, Shown, Store, StoreError};
+use posthaste_store::{By, Endpoint, EndpointStatus, ExportAsked, ListOrder, Message, Name, Shown, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -14,8 +14,8 @@ use crate::engine::Engine;
 const ENDPOINTS: u32 = 500;
 /// Messages looked up at once.
 const MESSAGES: u32 = 64;
-/// Deliveries in one part.
-const DELIVERIES: u32 = 500;
+/// Deliveries in one part, each with all that receivers answered: 1 KiB an attempt at most.
+const DELIVERIES: u32 = 50;
 
 /// One thing that is held about a subject.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,18 +24,18 @@ pub enum Exported {
     Endpoint(Arc<Endpoint>),
     /// A message that is about them, with its payload.
     Message(Arc<Message>),
-    /// What became of the message that came last, which was accepted then: a delivery of it, with every attempt.
-    Delivery(Shown, Timestamp),
-    /// How a receiver's answer to an attempt of the delivery that came last began: it may repeat what it was sent.
-    Excerpt {
-        /// Which attempt, from 1.
-        attempt: u16,
-        /// How it began.
-        bytes: Bytes,
+    /// What became of the message that came last: a delivery of it.
+    Delivery {
+        /// The delivery with every attempt.
+        shown: Shown,
+        /// When its message was accepted.
+        accepted_at: Timestamp,
+        /// How receivers' answers to attempts began, by the attempt's number: they may repeat what was sent.
+        excerpts: Vec<(u16, Bytes)>,
     },
 }
 
-/// An export under way: whose, and where it is. [`Engine::exported`] goes on with it.
+/// An export under way: whose, and where it is. [`Engine::export`] begins it, [`Engine::exported`] goes on with it.
 #[derive(Debug)]
 pub struct Export {
     tenant: TenantId,
@@ -57,14 +57,14 @@ enum At {
     End,
 }
 
-impl Export {
-    /// An export that has not begun.
-    pub fn new(tenant: TenantId, subject: String) -> Self {
-        Self { tenant, subject, at: At::Endpoints(None), waiting: Vec::new() }
-    }
-}
-
 impl<S: Store, C: Clock> Engine<S, C> {
+    /// Begins an export. Once this returns, the journal says that somebody asked.
+    pub async fn export(&self, tenant: TenantId, subject: String, by: Option<By>) -> Result<Export, StoreError> {
+        let asked = ExportAsked { tenant, subject: subject.clone(), at: self.clock.now(), by };
+        self.store.note_export(self.session, asked).await?;
+        Ok(Export { tenant, subject, at: At::Endpoints(None), waiting: Vec::new() })
+    }
+
     /// The next part of an export, oldest first: endpoints, then each message with its deliveries; `None` at the end. A
     /// part may be empty.
     pub async fn exported(&self, export: &mut Export) -> Result<Option<Vec<Exported>>, StoreError> {
@@ -80,10 +80,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 export.at = if is_full { more } else { At::Messages(Some(message)) };
                 let mut part = Vec::with_capacity(shown.len());
                 for shown in shown {
-                    let id = shown.delivery.id;
-                    part.push(Exported::Delivery(shown, accepted_at));
-                    let excerpts = self.store.excerpts(id).await?;
-                    part.extend(excerpts.into_iter().map(|(attempt, bytes)| Exported::Excerpt { attempt, bytes }));
+                    let excerpts = self.store.excerpts(shown.delivery.id).await?;
+                    part.push(Exported::Delivery { shown, accepted_at, excerpts });
                 }
                 Ok(Some(part))
             }

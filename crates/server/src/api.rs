@@ -10,6 +10,7 @@ pub mod dead_letters;
 pub mod deliveries;
 mod endpoint_fields;
 pub mod endpoints;
+mod erasure;
 pub mod health;
 mod idempotency;
 mod in_progress;
@@ -23,6 +24,7 @@ pub mod policies;
 mod quota;
 pub mod replays;
 pub mod routes;
+pub mod subjects;
 pub mod switch;
 pub mod tenants;
 
@@ -54,6 +56,9 @@ use posthaste_core::policy::nearest;
 
 /// What a handler answers.
 pub type Answer = Result<Response, Problem>;
+
+/// What is many lines of JSON.
+const NDJSON: &str = "application/x-ndjson";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
@@ -141,6 +146,8 @@ routes! {
     "/v1/endpoints/{id}/pause" { POST endpoints::pause }
     "/v1/endpoints/{id}/enable" { POST endpoints::enable }
     "/v1/endpoints/{id}/test" { POST endpoints::test }
+    "/v1/subjects/{s}" { DELETE subjects::erase }
+    "/v1/subjects/{s}/export" { GET subjects::export }
     "/v1/dead-letters" { GET dead_letters::list }
     "/v1/replays" { GET replays::list, POST replays::make }
     "/v1/replays/{id}" { GET replays::show }

@@ -20,6 +20,7 @@ mod messages;
 mod policies;
 mod replays;
 pub mod shape;
+mod subjects;
 mod switch;
 mod tenants;
 
@@ -150,6 +151,7 @@ const BY_FILE: &[(&str, &[Operation])] = &[
     ("batch", batch::OPERATIONS),
     ("deliveries", deliveries::OPERATIONS),
     ("endpoints", endpoints::OPERATIONS),
+    ("subjects", subjects::OPERATIONS),
     ("dead_letters", dead_letters::OPERATIONS),
     ("replays", replays::OPERATIONS),
     ("breakers", breakers::OPERATIONS),

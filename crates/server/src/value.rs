@@ -98,14 +98,14 @@ const SUBJECT_BYTES_MAX: usize = 256;
 /// Whose data something is, or whose endpoint.
 pub(crate) fn subject(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
-    if is_subject(&written) {
-        return Ok(written);
-    }
-    Err(format!("must be 1 to {SUBJECT_BYTES_MAX} bytes without control characters"))
+    checked_subject(&written).map(|()| written)
 }
 
-fn is_subject(text: &str) -> bool {
-    (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+/// Whether a text is one.
+pub(crate) fn checked_subject(text: &str) -> Result<(), String> {
+    let fits = (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+    let form = || format!("must be 1 to {SUBJECT_BYTES_MAX} bytes without control characters");
+    if fits { Ok(()) } else { Err(form()) }
 }
 
 /// The most labels of a message, and the longest of them: they ride with every delivery.

@@ -223,6 +223,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_subject_goes_with_its_endpoints
             a_tenant_goes_with_all_it_has
             an_erasure_is_announced_and_its_end_is_told
+            who_asks_what_is_held_is_in_the_journal
             who_is_not_known_is_erased_all_the_same
             a_large_fan_out_is_erased_in_small_steps
             who_is_fenced_erases_nothing;

@@ -139,6 +139,7 @@ impl Derived {
             | Entry::Secret { .. }
             | Entry::Document { .. }
             | Entry::Erased { .. }
+            | Entry::Exported { .. }
             | Entry::ErasureDone { .. }
             | Entry::RotationBegun { .. }
             | Entry::RotationEnded { .. } => {}

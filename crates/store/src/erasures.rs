@@ -10,12 +10,12 @@ use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Erase, Erasure, ErasureStep, Session};
+use crate::row::{Erase, Erasure, ErasureStep, ExportAsked, Session};
 
 /// Rows that a step of an erasure removes at most, so that nobody's commit waits long for it.
 pub const ERASURE_STEP_MAX: u32 = 500;
 
-/// Forgets people and tenants.
+/// Forgets people and tenants, and takes note of who asks what is held about somebody.
 pub trait Erasures: Send + Sync + 'static {
     /// Begins to erase: from the answer on nothing of it can be read or sent, and it is written down beside the
     /// data, for whoever restores an older copy of them.
@@ -36,6 +36,9 @@ pub trait Erasures: Send + Sync + 'static {
 
     /// Erasures that are not done, by number.
     fn unfinished_erasures(&self, limit: u32) -> impl Future<Output = Result<Vec<Erasure>, StoreError>> + Send;
+
+    /// Writes into the journal that somebody asks what is held about a subject: before anything of it is told.
+    fn note_export(&self, session: Session, asked: ExportAsked) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// How many of these messages are there and were erased.
     fn count_erased(&self, messages: Vec<MessageId>) -> impl Future<Output = Result<u64, StoreError>> + Send;

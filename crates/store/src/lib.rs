@@ -12,7 +12,7 @@
 //! | [`Archive`] | whoever shows what became of things, and retention |
 //! | [`DeadLetters`] | whoever looks through what was given up |
 //! | [`Checkpoints`] | what signs for the journal |
-//! | [`Erasures`] | whoever must forget somebody |
+//! | [`Erasures`] | whoever must forget somebody, or say what is held about them |
 //! | [`MasterKeys`] | what rotates the master key |
 //! | [`Watchable`] | whoever watches how the store is |
 //!
@@ -71,7 +71,7 @@ pub use row::{
 };
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
-pub use row::{Erase, Erasure, ErasureStep, Whom};
+pub use row::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
 /// are made by a job, in chunks.

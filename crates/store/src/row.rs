@@ -35,7 +35,7 @@ pub use document::{Document, DocumentKind, Filed, OPERATOR};
 pub use endpoint::{
     DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, SecretAct, SigningSecret,
 };
-pub use erasure::{Erase, Erasure, ErasureStep, Whom};
+pub use erasure::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
 pub use job::{Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
 pub use list::{

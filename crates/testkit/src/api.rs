@@ -127,7 +127,10 @@ fn refused(route: &Route, path: &str) -> io::Result<Vec<Bad>> {
         let path = format!("{path}?no_such_parameter=1");
         all.push(Bad { path, ..usual("a parameter", 400, "unknown_parameter")? });
     }
-    if route.path.contains('{') && !route.takes_put_names() {
+    if route.names_subjects() {
+        let path = routes::with_names(&route.path, "%00");
+        all.push(Bad { path, ..usual("a subject", 400, "invalid_parameter")? });
+    } else if route.path.contains('{') && !route.takes_put_names() {
         let path = routes::with_names(&route.path, "nobody-has-this-id");
         all.push(Bad { path, body: route.least(), ..usual("an id", 404, "not_found")? });
     }

@@ -180,7 +180,8 @@ async fn forgotten(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
     let mut reports = Vec::new();
     for whom in [world::subject(), Whom::Tenant] {
         let (store, session) = world::open(copy.path()).await?;
-        let erasure = store.erase(session, Erase { tenant: world::TENANT, whom: whom.clone(), at: now }).await?;
+        let erasure =
+            store.erase(session, Erase { tenant: world::TENANT, whom: whom.clone(), at: now, by: None }).await?;
         reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, announced")));
         loop {
             let step = store.erase_step(session, erasure.number, now, Vec::new()).await?;

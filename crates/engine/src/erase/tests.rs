@@ -26,7 +26,7 @@ use crate::accept::{NewMessage, Outcome};
 use crate::clock::SystemClock;
 use crate::connector::{self, NoAnswer, Resolve, Roots};
 use crate::engine::Settings;
-use crate::export::{Export, Exported};
+use crate::export::Exported;
 
 const TENANT: TenantId = TenantId::from_raw(1);
 
@@ -103,7 +103,7 @@ impl Running {
 
 /// Everything that is held about somebody, and how many parts that took.
 async fn exported(engine: &MemoryEngine, subject: &str) -> (Vec<Exported>, usize) {
-    let mut export = Export::new(TENANT, subject.to_owned());
+    let mut export = engine.export(TENANT, subject.to_owned(), None).await.expect("memory takes note");
     let (mut all, mut parts) = (Vec::new(), 0);
     while let Some(part) = engine.exported(&mut export).await.expect("memory reads") {
         all.extend(part);
@@ -115,7 +115,7 @@ async fn exported(engine: &MemoryEngine, subject: &str) -> (Vec<Exported>, usize
 async fn bodies(engine: &MemoryEngine, subject: &str) -> Vec<Bytes> {
     let body = |one| match one {
         Exported::Message(message) => Some(message.body.clone()),
-        Exported::Delivery(..) | Exported::Endpoint(_) | Exported::Excerpt { .. } => None,
+        Exported::Delivery { .. } | Exported::Endpoint(_) => None,
     };
     exported(engine, subject).await.0.into_iter().filter_map(body).collect()
 }
@@ -136,12 +136,12 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
             Exported::Message(message) => {
                 format!("message {}", about.iter().position(|id| *id == message.id).expect("one about them"))
             }
-            Exported::Delivery(shown, accepted_at) => {
+            Exported::Delivery { shown, accepted_at, excerpts } => {
+                assert_eq!(excerpts, [], "nobody has answered");
                 let of = about.iter().position(|id| *id == shown.delivery.message).expect("one about them");
                 assert!(accepted_at <= engine.now());
                 format!("delivery of {of} to {}", shown.delivery.lane.raw())
             }
-            Exported::Excerpt { .. } => panic!("nobody has answered"),
         });
     }
     let deliveries = |of: usize| (7..=9).map(move |lane| format!("delivery of {of} to {lane}"));
@@ -150,7 +150,8 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
     expected.push("message 1".to_owned());
     expected.extend(deliveries(1));
     assert_eq!(told, expected);
-    let mut others = Export::new(TenantId::from_raw(2), "ann".to_owned());
+    let others = engine.export(TenantId::from_raw(2), "ann".to_owned(), None).await;
+    let mut others = others.expect("memory takes note");
     while let Some(part) = engine.exported(&mut others).await.expect("memory reads") {
         assert_eq!(part, [], "the same name of another tenant is another's");
     }
@@ -164,7 +165,7 @@ async fn an_export_has_how_receivers_answered() {
     running.put_endpoint(7, None).await;
     running.accept("ann", "one").await;
     let delivery = |one| match one {
-        Exported::Delivery(shown, _) => Some(shown.delivery),
+        Exported::Delivery { shown, .. } => Some(shown.delivery),
         _ => None,
     };
     let waiting = exported(engine, "ann").await.0.into_iter().find_map(delivery).expect("a delivery");
@@ -184,7 +185,8 @@ async fn an_export_has_how_receivers_answered() {
     let settlement = Settlement { record, epoch, attempt: Some(failed), excerpt: Some(bytes.clone()) };
     engine.store.settle(engine.session, vec![settlement]).await.expect("memory takes it");
     let told = exported(engine, "ann").await.0;
-    assert_eq!(told.last(), Some(&Exported::Excerpt { attempt: 1, bytes }));
+    let Some(Exported::Delivery { excerpts, .. }) = told.last() else { panic!("a delivery is the last: {told:?}") };
+    assert_eq!(*excerpts, [(1, bytes)]);
     running.end().await;
 }
 
@@ -218,7 +220,7 @@ async fn what_is_held_about_somebody_can_be_exported_until_it_is_erased() {
         running.accept(subject, text).await;
     }
     assert_eq!(bodies(engine, "ann").await, ["one", "three"]);
-    let erased = engine.erase(TENANT, Whom::Subject("ann".to_owned())).await.expect("it erases");
+    let erased = engine.erase(TENANT, Whom::Subject("ann".to_owned()), None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0), "done within the answer");
     assert!(erased.erasure.done.is_some());
     assert_eq!(bodies(engine, "ann").await, [""; 0]);
@@ -238,7 +240,7 @@ async fn nothing_that_was_paused_is_sent_because_its_tenant_is_erased() {
     engine.pause(Pause::new(PauseScope::Tenant(TENANT), None)).await.expect("it pauses");
     running.accept("ann", "one").await;
     running.accept("bob", "two").await;
-    let erased = engine.erase(TENANT, Whom::Tenant).await.expect("it erases");
+    let erased = engine.erase(TENANT, Whom::Tenant, None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0));
     assert_eq!(running.asked.0.load(Ordering::SeqCst), 0, "nobody looked for the receiver");
     running.end().await;

@@ -16,7 +16,7 @@ use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::trail::Span;
-use posthaste_store::journal::Entry;
+use posthaste_store::journal::{Entry, ErasedWhom};
 use posthaste_store::{By, DocumentKind, EndpointStatus, JournalRow, OPERATOR, PauseScope, SecretAct, Store};
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ const ROWS_MAX: u32 = 500;
 const ENTRIES_MAX: u32 = 20_000;
 
 /// What is told of, by name.
-const KINDS: [&str; 22] = [
+const KINDS: [&str; 23] = [
     "opened",
     "accepted",
     "attempted",
@@ -54,6 +54,7 @@ const KINDS: [&str; 22] = [
     "document",
     "erased",
     "erasure_done",
+    "exported",
     "rotation_begun",
     "rotation_ended",
 ];
@@ -306,8 +307,16 @@ fn about(entry: &Entry) -> About {
         Entry::Spread { tenant, deliveries, .. } => {
             About { tenant: Some(*tenant), what: Some(format!("{} deliveries", deliveries.len())), ..About::default() }
         }
-        Entry::Job { tenant, .. } | Entry::Purged { tenant, .. } | Entry::Erased { tenant, .. } => {
-            About { tenant: Some(*tenant), ..About::default() }
+        Entry::Job { tenant, .. } | Entry::Purged { tenant, .. } => About { tenant: Some(*tenant), ..About::default() },
+        Entry::Erased { tenant, whom, by, .. } => {
+            let what = match whom {
+                ErasedWhom::Tenant => "the tenant",
+                ErasedWhom::Subject(_) => "a subject",
+            };
+            About { tenant: Some(*tenant), what: Some(what.to_owned()), by: *by, ..About::default() }
+        }
+        Entry::Exported { tenant, by, .. } => {
+            About { tenant: Some(*tenant), what: Some("a subject".to_owned()), by: *by, ..About::default() }
         }
         Entry::Retained { removed, tenant, .. } => {
             About { tenant: *tenant, what: Some(format!("{removed} rows")), ..About::default() }
@@ -386,6 +395,7 @@ fn name(entry: &Entry) -> &'static str {
         Entry::Document { .. } => "document",
         Entry::Erased { .. } => "erased",
         Entry::ErasureDone { .. } => "erasure_done",
+        Entry::Exported { .. } => "exported",
         Entry::RotationBegun { .. } => "rotation_begun",
         Entry::RotationEnded { .. } => "rotation_ended",
     }

@@ -17,7 +17,7 @@ use super::body::{BODY_BYTES_MAX, lines};
 use super::caller::{Caller, SEND};
 use super::idempotency::{key_of_line, stands_for};
 use super::messages::answer;
-use super::{Answer, Api, json_bytes, new_message, quota};
+use super::{Answer, Api, NDJSON, json_bytes, new_message, quota};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 
@@ -104,6 +104,6 @@ fn write(outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
 
 fn ndjson(lines: Vec<u8>) -> Response {
     let mut response = json_bytes(StatusCode::OK, Bytes::from(lines));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
     response
 }

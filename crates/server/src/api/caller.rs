@@ -37,6 +37,7 @@ pub(crate) const READ: u8 = Scope::Read as u8;
 pub(crate) const MANAGE: u8 = Scope::Manage as u8;
 pub(crate) const REPLAY: u8 = Scope::Replay as u8;
 pub(crate) const SECRETS: u8 = Scope::Secrets as u8;
+pub(crate) const PRIVACY: u8 = Scope::Privacy as u8;
 pub(crate) const OPERATE: u8 = Scope::Operate as u8;
 
 /// Somebody who may do what a scope allows.

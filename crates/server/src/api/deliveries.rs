@@ -16,13 +16,13 @@ use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Sees, View};
-use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Store};
+use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Store, StoreError};
 use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
 use super::list::{Asked, page};
 use super::messages::content;
-use super::{Answer, Api, Named, json, no_body, switch};
+use super::{Answer, Api, Named, endpoints, json, no_body, switch};
 use crate::problem::{Code, Problem};
 use crate::{duration, value};
 
@@ -43,7 +43,7 @@ pub async fn show<S: Store, C: Clock>(
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
     let excerpts = if wants_content { api.engine.excerpts(DeliveryId(key)).await? } else { Vec::new() };
-    shown(&api, &caller, (public_id, accepted_at), &view, &excerpts).await
+    shown(&api, caller.sees(), accepted_at, &view, &excerpts).await
 }
 
 /// `GET /v1/deliveries`.
@@ -66,7 +66,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
             id: id(Kind::Delivery, delivery.id.0),
             tenant: api.engine.tenant_public_id(endpoint.endpoint.tenant).await?,
             message: id(Kind::Message, delivery.message.0),
-            endpoint: api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at),
+            endpoint: Some(endpoints::public_id(&api, &endpoint.endpoint)),
         };
         data.push(Shown::of(ids, accepted_at, view, view.shown.attempts.len()));
     }
@@ -130,33 +130,56 @@ pub async fn retry<S: Store, C: Clock>(
         let detail = format!("the delivery is {state}, and that is an end; POST /v1/replays gives it another life");
         return Err(Problem::new(Code::DeliveryEnded, detail));
     }
-    shown(&api, &caller, (public_id, accepted_at), &view, &[]).await
+    shown(&api, caller.sees(), accepted_at, &view, &[]).await
 }
 
 /// One delivery with everything that is known of it.
-async fn shown<S: Store, C: Clock, const SCOPE: u8>(
+async fn shown<S: Store, C: Clock>(
     api: &Api<S, C>,
-    caller: &Caller<SCOPE>,
-    (public_id, accepted_at): (String, Timestamp),
+    whose: Sees,
+    accepted_at: Timestamp,
     view: &View,
     excerpts: &[(u16, Bytes)],
 ) -> Answer {
-    let endpoint = api.engine.endpoint(caller.sees(), view.shown.delivery.lane.endpoint()).await?;
-    let endpoint = endpoint.ok_or_else(|| Problem::no_such("delivery"))?;
-    let tenant = api.engine.tenant_public_id(endpoint.endpoint.tenant).await?;
-    let endpoint = api.engine.public_id(Kind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
-    // A delivery's id carries the time of its message's accept, as the message's own does.
-    let message = api.engine.public_id(Kind::Message, view.shown.delivery.message.0, accepted_at);
-    let ids = Ids { id: public_id, tenant, message, endpoint };
+    let whole = whole(api, whose, accepted_at, view, excerpts).await?;
+    if whole.endpoint.is_none() {
+        return Err(Problem::no_such("delivery"));
+    }
+    Ok(json(StatusCode::OK, &whole))
+}
+
+/// A delivery with its attempts.
+pub(super) type Whole = Shown<Vec<ShownAttempt>>;
+
+/// The same, also where its endpoint is gone.
+pub(super) async fn whole<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    whose: Sees,
+    accepted_at: Timestamp,
+    view: &View,
+    excerpts: &[(u16, Bytes)],
+) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
+    let endpoint = api.engine.endpoint(whose, delivery.lane.endpoint()).await?;
+    // A delivery's id carries the time of its message's accept, as the message's own does.
+    let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
+    let ids = Ids {
+        id: id(Kind::Delivery, delivery.id.0),
+        tenant: match &endpoint {
+            Some(known) => api.engine.tenant_public_id(known.endpoint.tenant).await?,
+            None => None,
+        },
+        message: id(Kind::Message, delivery.message.0),
+        endpoint: endpoint.map(|known| endpoints::public_id(api, &known.endpoint)),
+    };
     let attempt = |one: &Attempt| {
         // What a receiver answers is no more to be trusted to be text than to be anything else.
         let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
         let response = excerpt.map(|(_, excerpt)| String::from_utf8_lossy(excerpt).into_owned());
         ShownAttempt { response, ..ShownAttempt::of(one, delivery) }
     };
-    let attempts: Vec<ShownAttempt> = view.shown.attempts.iter().map(attempt).collect();
-    Ok(json(StatusCode::OK, &Shown::of(ids, accepted_at, view, attempts)))
+    let attempts = view.shown.attempts.iter().map(attempt).collect();
+    Ok(Shown::of(ids, accepted_at, view, attempts))
 }
 
 /// The ids of a delivery and of what it joins.
@@ -164,16 +187,17 @@ struct Ids {
     id: String,
     tenant: Option<String>,
     message: String,
-    endpoint: String,
+    /// Nothing where it is gone.
+    endpoint: Option<String>,
 }
 
 /// A delivery: alone with its attempts, in a list with how many there were.
 #[derive(Serialize)]
-struct Shown<A> {
+pub(super) struct Shown<A> {
     id: String,
     tenant: Option<String>,
     message: String,
-    endpoint: String,
+    endpoint: Option<String>,
     tier: &'static str,
     state: &'static str,
     cause: Option<&'static str>,
@@ -187,7 +211,7 @@ struct Shown<A> {
 }
 
 #[derive(Serialize)]
-struct ShownAttempt {
+pub(super) struct ShownAttempt {
     attempt: u16,
     at: String,
     duration: String,

@@ -56,7 +56,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
         };
     }
     field!("uid", |raw| value::name(raw).map(Some) => endpoint.uid, None);
-    field!("subject", |raw| subject(raw).map(Some) => endpoint.subject, None);
+    field!("subject", |raw| value::subject(raw).map(Some) => endpoint.subject, None);
     field!("description", |raw| description(raw).map(Some) => endpoint.description, None);
     field!("tags", tags => endpoint.tags, Vec::new());
     field!("headers", pairs => endpoint.headers, Vec::new());
@@ -118,12 +118,6 @@ fn tls(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     if is_there {
         endpoint.tls = EndpointTls { ca, client_cert, client_key };
     }
-}
-
-fn subject(raw: &RawValue) -> Result<String, String> {
-    let written = value::text(raw)?;
-    let fits = (1..=256).contains(&written.len()) && !written.chars().any(char::is_control);
-    if fits { Ok(written) } else { Err("must be 1 to 256 bytes without control characters".to_owned()) }
 }
 
 fn description(raw: &RawValue) -> Result<String, String> {

@@ -12,7 +12,7 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
-use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, Store};
+use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, Store, StoreError};
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ, SECRETS};
@@ -332,13 +332,13 @@ async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) ->
 }
 
 /// What is known of an endpoint beside what its owner says.
-async fn known<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Known, Problem> {
+pub(super) async fn known<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Known, StoreError> {
     let tenant = api.engine.tenant_public_id(endpoint.tenant).await?;
     let policy = api.engine.rules(endpoint.tenant).await?.policy_of(endpoint).to_owned();
     Ok(Known { id: public_id(api, endpoint), tenant, policy })
 }
 
-fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
+pub(super) fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
     api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at)
 }
 

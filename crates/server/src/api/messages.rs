@@ -13,7 +13,7 @@ use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Sees, View};
-use posthaste_store::{FirstAnswer, Job, JobState, ListedMessage, Message, MessageFilter, Name, Store};
+use posthaste_store::{FirstAnswer, Job, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -122,11 +122,9 @@ pub async fn show<S: Store, C: Clock>(
     }
     let states = views.iter().map(|view| view.shown.delivery.state);
     let state = if fanout.state == "running" { "pending" } else { sum(states) };
-    let raw = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().and_then(|text| RawValue::from_string(text).ok());
-    let payload = if wants_content { raw(&message.body) } else { None };
-    let compact = if wants_content { message.compact.as_deref().and_then(raw) } else { None };
+    let content = if wants_content { Content::of(&message) } else { Content::default() };
     let listed = Listed::of(&api, &ListedMessage::of(&message)).await?;
-    Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, payload, compact }))
+    Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, content }))
 }
 
 /// Whether what is under seal is asked for.
@@ -196,7 +194,7 @@ struct Listed {
 }
 
 impl Listed {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, StoreError> {
         let id = api.engine.public_id(Kind::Message, message.id.0, message.at);
         let details = message.details.as_deref().cloned().unwrap_or_default();
         Ok(Self {
@@ -222,10 +220,40 @@ struct Shown {
     /// The first 1,000.
     deliveries: Vec<ShownDelivery>,
     fanout: Fanout,
+    #[serde(flatten)]
+    content: Content,
+}
+
+/// A message in an export: what became of it are lines of their own.
+#[derive(Serialize)]
+pub(super) struct Held {
+    #[serde(flatten)]
+    listed: Listed,
+    #[serde(flatten)]
+    content: Content,
+}
+
+impl Held {
+    pub(super) async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message) -> Result<Self, StoreError> {
+        Ok(Self { listed: Listed::of(api, &ListedMessage::of(message)).await?, content: Content::of(message) })
+    }
+}
+
+/// What is under seal of a message, where it is asked for.
+#[derive(Default, Serialize)]
+struct Content {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     compact: Option<Box<RawValue>>,
+}
+
+impl Content {
+    fn of(message: &Message) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let raw = |bytes: &[u8]| text(bytes).and_then(|text| RawValue::from_string(text).ok());
+        Self { payload: raw(&message.body), compact: message.compact.as_deref().and_then(raw) }
+    }
 }
 
 /// How far a message is in becoming deliveries.

@@ -12,7 +12,6 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::erase::Erased;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
@@ -23,7 +22,7 @@ use serde_json::value::RawValue;
 use super::caller::{Caller, OPERATE, find_tenant};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
-use super::{Answer, Api, Named, body, json, json_bytes, no_body, no_parameters};
+use super::{Answer, Api, Named, body, erasure, json, json_bytes, no_body, no_parameters};
 use crate::duration;
 use crate::object::Object;
 use crate::problem::Problem;
@@ -106,39 +105,16 @@ pub async fn change<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
 }
 
-/// `DELETE /v1/tenants/{t}`: erases the tenant with everything it has. Once it answers, nobody can read any of it and
-/// its keys admit nobody; its rows go in steps after that.
+/// `DELETE /v1/tenants/{t}`: erases the tenant with everything it has. Once it answers, its keys admit nobody.
 pub async fn erase<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     Named(named): Named,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
     let tenant = found(&api, &named).await?;
-    let Erased { erasure, in_flight } = api.engine.erase(tenant.id, Whom::Tenant).await?;
-    tracing::info!(row = erasure.row, "erased a tenant");
-    let shown = ShownErasure {
-        erased_at: value::write_time(erasure.at),
-        audit_row: erasure.row,
-        messages: erasure.messages,
-        deliveries: erasure.deliveries,
-        in_flight,
-        swept_at: erasure.done.map(value::write_time),
-    };
-    Ok(json(StatusCode::OK, &shown))
-}
-
-#[derive(Serialize)]
-struct ShownErasure {
-    erased_at: String,
-    audit_row: u64,
-    /// So many are gone so far.
-    messages: u64,
-    deliveries: u64,
-    in_flight: u64,
-    /// When the last row went; nothing while some are left.
-    swept_at: Option<String>,
+    erasure::erase(&api, tenant.id, Whom::Tenant, caller.by()).await
 }
 
 /// The tenant of this id or uid.

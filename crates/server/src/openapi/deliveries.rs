@@ -27,13 +27,13 @@ const FILTERS: &[Field] = &[
     may("until", Shape::Time, "due first before"),
 ];
 
-/// A delivery, with what is told of its attempts.
-const fn told(attempts: Field) -> [Field; 14] {
+/// A delivery, with what is told of its endpoint and its attempts.
+const fn told(endpoint: Field, attempts: Field) -> [Field; 14] {
     [
         need("id", Shape::Text, ""),
         TENANT,
         need("message", Shape::Text, ""),
-        need("endpoint", Shape::Text, ""),
+        endpoint,
         need("tier", Shape::Text, ""),
         need("state", Shape::Text, ""),
         null("cause", Shape::Text, "why the last step was no success"),
@@ -47,8 +47,17 @@ const fn told(attempts: Field) -> [Field; 14] {
     ]
 }
 
-const LISTED: Shape = Shape::Named("ListedDelivery", &told(need("attempts", Shape::Whole, "how many were made")));
-const SHOWN: Shape = Shape::Named("Delivery", &told(need("attempts", Shape::List(&ATTEMPT), "")));
+const LISTED: Shape = Shape::Named(
+    "ListedDelivery",
+    &told(need("endpoint", Shape::Text, ""), need("attempts", Shape::Whole, "how many were made")),
+);
+pub(super) const SHOWN: Shape = Shape::Named(
+    "Delivery",
+    &told(
+        null("endpoint", Shape::Text, "null in an export, where it is gone"),
+        need("attempts", Shape::List(&ATTEMPT), ""),
+    ),
+);
 
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/deliveries", "Lists deliveries").scope("read").parameters(FILTERS).answers(&[answer(

@@ -101,7 +101,7 @@ fn operation_id(one: &Operation) -> String {
 fn parameters(one: &Operation) -> Vec<Value> {
     let named = one.path.split('{').skip(1).filter_map(|behind| behind.split('}').next());
     let mut told: Vec<Value> =
-        named.map(|name| parameter("path", &need(name, Shape::Text, "its id or name"))).collect();
+        named.map(|name| parameter("path", &need(name, Shape::Text, "its id or name, percent-encoded"))).collect();
     told.extend(one.parameters.iter().map(|field| parameter("query", field)));
     // What operators alone may do is about no tenant, or says which.
     if one.scope.is_some_and(|scope| scope != "operate") {

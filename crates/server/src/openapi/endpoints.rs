@@ -69,7 +69,7 @@ const SIGNING: Shape = Shape::Object(&[
     may("public_key", Shape::Text, "the same for v1a"),
 ]);
 
-const SHOWN: Shape = Shape::Named(
+pub(super) const SHOWN: Shape = Shape::Named(
     "Endpoint",
     &[
         need("id", Shape::Text, ""),

@@ -63,7 +63,7 @@ const SHOWN: Shape = Shape::Named(
     ],
 );
 
-const ERASED: Shape = Shape::Named(
+pub(super) const ERASED: Shape = Shape::Named(
     "Erased",
     &[
         need("erased_at", Shape::Time, "nobody can read any of it since"),
@@ -71,7 +71,11 @@ const ERASED: Shape = Shape::Named(
         need("messages", Shape::Whole, "so many are gone so far"),
         need("deliveries", Shape::Whole, "so many are gone so far"),
         need("in_flight", Shape::Whole, "so many were being sent, and may still arrive"),
-        null("swept_at", Shape::Time, "when the last row went; null while some are left"),
+        null(
+            "swept_at",
+            Shape::Time,
+            "when the last row went; null while some are left: the audit trail tells of the end as erasure_done",
+        ),
     ],
 );
 

@@ -10,6 +10,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
+use posthaste_crypto::master::{MasterKey, Masters};
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::{self, Roots};
@@ -17,7 +18,8 @@ use posthaste_engine::engine::Settings;
 use posthaste_engine::target::TargetRules;
 use posthaste_server::api::caller::Door;
 use posthaste_server::run::{Front, RunError, run};
-use posthaste_store::MemoryStore;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{MemoryStore, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
@@ -26,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::openapi;
 
-/// A running server.
-pub(crate) struct Server {
+/// A running server, over the store in memory unless it is said otherwise.
+pub(crate) struct Server<S = MemoryStore> {
     pub(crate) address: SocketAddr,
     /// Where metrics are read without a key.
     pub(crate) metrics: SocketAddr,
-    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) store: Arc<S>,
     pub(crate) data: TempDir,
     stop: CancellationToken,
     task: JoinSet<Result<(), RunError>>,
@@ -75,6 +77,23 @@ impl Server {
 
     /// One that asks for keys, or does not.
     pub(crate) async fn behind(door: Door) -> Self {
+        let data = tempfile::tempdir().expect("a temporary folder");
+        Self::over(MemoryStore::default(), door, data).await
+    }
+}
+
+impl Server<Sqlite> {
+    /// One whose data are on the disk.
+    pub(crate) async fn on_disk(door: Door) -> Self {
+        let data = tempfile::tempdir().expect("a temporary folder");
+        let key = MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=").expect("32 random bytes");
+        let store = Sqlite::open_folder(data.path(), Masters::new(key)).expect("an empty folder");
+        Self::over(store, door, data).await
+    }
+}
+
+impl<S: Store> Server<S> {
+    async fn over(store: S, door: Door, data: TempDir) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it listens");
         let own = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -93,11 +112,10 @@ impl Server {
             retention: posthaste_store::Retention::default(),
             defaults: posthaste_core::policy::PolicyDefaults::default(),
         };
-        let data = tempfile::tempdir().expect("a temporary folder");
         let front = Front { listener, metrics: Some(own), door, data: Some(data.path().to_owned()) };
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        let store = Arc::new(MemoryStore::default());
+        let store = Arc::new(store);
         task.spawn(run(Arc::clone(&store), SystemClock::new(), settings, front, stop.clone()));
         Self { address, metrics, store, data, stop, task }
     }

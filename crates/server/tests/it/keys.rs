@@ -383,6 +383,10 @@ async fn an_erased_tenant_is_no_more_and_its_keys_admit_nobody() {
     let erased = locked.operate(Method::DELETE, "/v1/tenants/acme", "").await;
     assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
     assert!(erased.body["audit_row"].as_u64().is_some_and(|row| row > 0), "{}", erased.body);
+    let audit = locked.operate(Method::GET, "/v1/audit?kind=erased", "").await;
+    let told = &audit.body["data"][0];
+    assert_eq!((&told["row"], &told["what"]), (&erased.body["audit_row"], &"the tenant".into()), "{}", audit.body);
+    assert!(told["by"].as_str().is_some_and(|by| by.starts_with("key_")), "{}", audit.body);
     assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.problem().1, "unauthorized");
     for path in [
         format!("/v1/messages/{}", sent.text("id")),

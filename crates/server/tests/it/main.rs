@@ -1,4 +1,4 @@
-//! The HTTP API over real sockets, in this process, over the memory store.
+//! The HTTP API over real sockets, in this process, over the memory store and, where the disk matters, over SQLite.
 
 mod batch;
 mod dead_letters;
@@ -14,4 +14,5 @@ mod operator;
 mod policies;
 mod running;
 mod shape;
+mod subjects;
 mod switch;

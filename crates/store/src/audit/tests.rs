@@ -340,7 +340,12 @@ fn of_somebody() -> Vec<JournalRow> {
             correlation: None,
             deliveries: Vec::new(),
         }),
-        9 => Some(Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Subject(Some(mark)), at: at(9) }),
+        9 => Some(Entry::Erased {
+            tenant: TenantId::from_raw(1),
+            whom: ErasedWhom::Subject(Some(mark)),
+            at: at(9),
+            by: None,
+        }),
         _ => None,
     })
 }
@@ -380,7 +385,7 @@ fn outcomes_of_a_tenant_that_was_erased_are_those_in_its_lanes_of_before() {
         tenant: TenantId::from_raw(1),
         status: crate::row::EndpointStatus::Active,
     };
-    let erased = Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant, at: at(9) };
+    let erased = Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant, at: at(9), by: None };
     for (made, announced, clean) in [(1, 9, true), (2, 1, false)] {
         let rows = journal(|number| match number {
             number if number == announced => Some(erased.clone()),

@@ -6,21 +6,22 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
-use crate::journal::{Entry, JournalRow};
+use crate::journal::{Entry, ErasedWhom, JournalRow};
 use crate::row::{
-    Acceptance, Accepted, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, FirstAnswer, HistoryFilter,
-    Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope, ReplayWhat, Settlement,
-    Whom,
+    Acceptance, Accepted, By, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, ExportAsked, FirstAnswer,
+    HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope,
+    ReplayWhat, Settlement, Whom,
 };
 use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
 use crate::{Store, StoreError};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 const ANN: &str = "ann";
+const WHO: By = By { key: Key::from_raw(5), made: NOW };
 
 impl<S: Store> Case<S> {
     fn about(&self, subject: &str, drafts: &[Draft]) -> Accepted {
@@ -43,7 +44,7 @@ impl<S: Store> Case<S> {
     }
 
     async fn erase(&self, whom: Whom) -> Erasure {
-        let erase = Erase { tenant: TENANT, whom, at: after(50) };
+        let erase = Erase { tenant: TENANT, whom, at: after(50), by: Some(WHO) };
         self.done("erase", self.store.erase(self.session(), erase).await)
     }
 
@@ -346,8 +347,11 @@ pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: 
     let done = case.finish(erasure, &[]).await;
     case.same("it is found by its number", case.done("one", case.store.erasure(erasure.number).await), Some(done));
     let entries = case.journal_entries().await;
-    let announced = entries.iter().find(|(_, entry)| matches!(entry, Entry::Erased { .. })).map(|(row, _)| *row);
-    case.same("its place in the audit", announced, Some(erasure.row));
+    let announced = entries.iter().find_map(|(row, entry)| match entry {
+        Entry::Erased { by, .. } => Some((*row, *by)),
+        _ => None,
+    });
+    case.same("its place in the audit, and who asked", announced, Some((erasure.row, Some(WHO))));
     let signed = case.done("checkpoints", case.store.checkpoints(0, MANY).await);
     let is_signed = signed.iter().any(|signed| signed.row >= erasure.row);
     case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "somebody signed for it");
@@ -356,6 +360,25 @@ pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: 
     case.check(entries.iter().any(|(_, entry)| *entry == ended), "what waited has ended");
     let end = Entry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
     case.same("the end", entries.last().map(|(_, entry)| entry.clone()), Some(end));
+}
+
+pub(super) async fn who_asks_what_is_held_is_in_the_journal<S: Store>(case: &Case<S>) {
+    case.accept_about(ANN, Draft::to(1)).await;
+    for subject in [ANN, "nobody"] {
+        let asked = ExportAsked { tenant: TENANT, subject: subject.to_owned(), at: after(5), by: Some(WHO) };
+        case.done("note", case.store.note_export(case.session(), asked).await);
+    }
+    case.erase_subject(ANN).await;
+    let entries = case.journal_entries().await;
+    let erased = entries.iter().find_map(|(_, entry)| match entry {
+        Entry::Erased { whom: ErasedWhom::Subject(mark), .. } => Some(*mark),
+        _ => None,
+    });
+    let mark = erased.unwrap_or_else(|| case.fail("it is announced"));
+    case.check(mark.is_some(), "the journal has a mark of her");
+    let exported = |subject| Entry::Exported { tenant: TENANT, subject, at: after(5), by: Some(WHO) };
+    let noted = entries.into_iter().map(|(_, entry)| entry).filter(|entry| matches!(entry, Entry::Exported { .. }));
+    case.same("by that mark", noted.collect::<Vec<_>>(), vec![exported(mark), exported(None)]);
 }
 
 pub(super) async fn who_is_not_known_is_erased_all_the_same<S: Store>(case: &Case<S>) {
@@ -378,7 +401,7 @@ pub(super) async fn who_is_fenced_erases_nothing<S: Store>(case: &Case<S>) {
     let delivery = case.accept_about(ANN, Draft::to(1)).await;
     let old = case.session();
     case.reopen().await;
-    let erase = Erase { tenant: TENANT, whom: Whom::Subject(ANN.to_owned()), at: NOW };
+    let erase = Erase { tenant: TENANT, whom: Whom::Subject(ANN.to_owned()), at: NOW, by: None };
     let refused = case.store.erase(old, erase).await;
     case.check(matches!(refused, Err(StoreError::Fenced { .. })), "it is told so");
     case.check(case.body(delivery.message).await.is_some(), "and nothing happened");

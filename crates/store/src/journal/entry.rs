@@ -211,6 +211,8 @@ pub enum Entry {
         whom: ErasedWhom,
         /// When.
         at: Timestamp,
+        /// Who asked for it.
+        by: Option<By>,
     },
     /// Nothing is left of somebody who was erased.
     ErasureDone {
@@ -222,6 +224,17 @@ pub enum Entry {
         deliveries: u64,
         /// When.
         at: Timestamp,
+    },
+    /// Somebody asked for all that is held about a subject.
+    Exported {
+        /// Whose.
+        tenant: TenantId,
+        /// The mark that the subject's messages have here; none where nobody knew it.
+        subject: Option<Hidden>,
+        /// When.
+        at: Timestamp,
+        /// Who asked.
+        by: Option<By>,
     },
     /// Keys are wrapped by a newer master key from now on.
     RotationBegun {
@@ -349,6 +362,7 @@ impl Entry {
             | Self::Agreed { at, .. }
             | Self::Erased { at, .. }
             | Self::ErasureDone { at, .. }
+            | Self::Exported { at, .. }
             | Self::RotationBegun { at, .. }
             | Self::RotationEnded { at, .. } => Some(*at),
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),

@@ -13,8 +13,8 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use super::journal::subject_mark;
 use crate::StoreError;
-use crate::journal::{Entry, ErasedWhom};
-use crate::row::{Endpoint, Erase, Erasure, ErasureStep, Message, PauseScope, Session, Whom};
+use crate::journal::{Entry, ErasedWhom, Hidden};
+use crate::row::{Endpoint, Erase, Erasure, ErasureStep, ExportAsked, Message, PauseScope, Session, Whom};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -55,17 +55,11 @@ impl Memory {
                 }
         };
         let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
-        let mark = match &erase.whom {
-            Whom::Subject(subject) if self.knows_subject(erase.tenant, subject) => {
-                Some(subject_mark(erase.tenant, subject))
-            }
-            _ => None,
-        };
-        let whom = match erase.whom {
-            Whom::Subject(_) => ErasedWhom::Subject(mark),
+        let whom = match &erase.whom {
+            Whom::Subject(subject) => ErasedWhom::Subject(self.mark_of(erase.tenant, subject)),
             Whom::Tenant => ErasedWhom::Tenant,
         };
-        self.note([Entry::Erased { tenant: erase.tenant, whom, at: erase.at }]);
+        self.note([Entry::Erased { tenant: erase.tenant, whom, at: erase.at, by: erase.by }]);
         let erasure = Erasure {
             number: self.erasures.all.len() as u64 + 1,
             tenant: erase.tenant,
@@ -88,11 +82,20 @@ impl Memory {
         Ok(erasure)
     }
 
-    /// Whether anything is there of a subject.
-    fn knows_subject(&self, tenant: TenantId, subject: &str) -> bool {
+    /// See [`crate::Erasures::note_export`].
+    pub fn note_export(&mut self, session: Session, asked: &ExportAsked) -> Result<(), StoreError> {
+        self.guard(session)?;
+        let ExportAsked { tenant, at, by, .. } = *asked;
+        self.note([Entry::Exported { tenant, subject: self.mark_of(tenant, &asked.subject), at, by }]);
+        Ok(())
+    }
+
+    /// The mark of a subject, if anything is there of it.
+    fn mark_of(&self, tenant: TenantId, subject: &str) -> Option<Hidden> {
         let of_messages = self.messages.values().map(|message| (message.tenant, message.subject.as_deref()));
         let of_endpoints = self.endpoints.values().map(|endpoint| (endpoint.tenant, endpoint.subject.as_deref()));
-        of_messages.chain(of_endpoints).any(|of| of == (tenant, Some(subject)))
+        let is_known = of_messages.chain(of_endpoints).any(|of| of == (tenant, Some(subject)));
+        is_known.then(|| subject_mark(tenant, subject))
     }
 
     fn remove_endpoints(&mut self, erase: &Erase) -> Vec<LaneId> {

@@ -20,7 +20,7 @@ use crate::row::{
 };
 use crate::row::{Agreed, Pending, Retained, Retention, RetentionStep};
 use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage};
-use crate::row::{Erase, Erasure, ErasureStep};
+use crate::row::{Erase, Erasure, ErasureStep, ExportAsked};
 use crate::{
     Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
     MasterKeys, Outbox, Register, Rotation, Signed, StoreError, Watchable,
@@ -414,6 +414,10 @@ impl Erasures for MemoryStore {
 
     async fn unfinished_erasures(&self, limit: u32) -> Result<Vec<Erasure>, StoreError> {
         Ok(self.lock().unfinished_erasures(limit))
+    }
+
+    async fn note_export(&self, session: Session, asked: ExportAsked) -> Result<(), StoreError> {
+        self.lock().note_export(session, &asked)
     }
 
     async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {

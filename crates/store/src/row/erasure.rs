@@ -3,6 +3,8 @@
 use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
+use super::By;
+
 /// Whom to forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
@@ -21,6 +23,21 @@ pub struct Erase {
     pub whom: Whom,
     /// When.
     pub at: Timestamp,
+    /// Who asked for it.
+    pub by: Option<By>,
+}
+
+/// That somebody asks for what is held about a subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportAsked {
+    /// Whose subject.
+    pub tenant: TenantId,
+    /// Which.
+    pub subject: String,
+    /// When.
+    pub at: Timestamp,
+    /// Who asks.
+    pub by: Option<By>,
 }
 
 /// An erasure. What it covers cannot be read from its first commit on; the rest is done in steps.

@@ -27,7 +27,7 @@ use super::request::Request;
 use super::vault::{self, Vault};
 use super::{Sqlite, derived, failed, idempotency, scrub, sealed, signed};
 use crate::journal::{Entries, Entry, ErasedWhom, Hidden};
-use crate::row::{Erase, Erasure, ErasureStep, Session, Whom};
+use crate::row::{By, Erase, Erasure, ErasureStep, ExportAsked, Session, Whom};
 use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
 
 pub use again::ErasedAgain;
@@ -98,7 +98,7 @@ impl Erasures for Sqlite {
             Whom::Tenant => None,
         };
         let begin = move |conn: &Connection, entries: &mut Entries| {
-            begin(conn, &vault, (erase.tenant, subject.as_ref()), erase.at, entries)
+            begin(conn, &vault, (erase.tenant, subject.as_ref()), (erase.at, erase.by), entries)
         };
         let open = self.noted_work(session, 1, begin).await?;
         self.shared.kept.forget_tenant(open.erasure.tenant);
@@ -152,6 +152,18 @@ impl Erasures for Sqlite {
 
     async fn unfinished_erasures(&self, limit: u32) -> Result<Vec<Erasure>, StoreError> {
         self.readers.read(move |conn| unfinished(conn, limit)).await
+    }
+
+    async fn note_export(&self, session: Session, asked: ExportAsked) -> Result<(), StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        let ExportAsked { tenant, subject, at, by } = asked;
+        let subject = vault.subject(tenant, &subject);
+        let note = move |conn: &Connection, entries: &mut Entries| {
+            let mark = known_subject(conn, &vault, tenant, &subject)?.and_then(|(_, mark)| mark);
+            entries.push(&Entry::Exported { tenant, subject: mark, at, by });
+            Ok(())
+        };
+        self.noted_work(session, 1, note).await
     }
 
     async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
@@ -269,7 +281,7 @@ fn begin(
     conn: &Connection,
     vault: &Vault,
     (tenant, subject): (TenantId, Option<&Digest>),
-    at: Timestamp,
+    (at, by): (Timestamp, Option<By>),
     entries: &mut Entries,
 ) -> Result<Open, StoreError> {
     let doing = failed("begin an erasure");
@@ -284,7 +296,7 @@ fn begin(
         }
     };
     let whom = subject.map_or(ErasedWhom::Tenant, |_| ErasedWhom::Subject(mark));
-    entries.push(&Entry::Erased { tenant, whom, at });
+    entries.push(&Entry::Erased { tenant, whom, at, by });
     // The one that this commit writes.
     let row: i64 =
         conn.query_row("SELECT coalesce(max(number), 0) + 1 FROM journal", [], |row| row.get(0)).map_err(&doing)?;
@@ -319,18 +331,28 @@ fn destroy_subject(
     tenant: TenantId,
     subject: &Digest,
 ) -> Result<Option<Hidden>, StoreError> {
-    let doing = failed("destroy a subject's key");
+    let Some((id, mark)) = known_subject(conn, vault, tenant, subject)? else { return Ok(None) };
+    conn.prepare_cached("DELETE FROM data_key WHERE id = ?1")
+        .and_then(|mut sql| sql.execute([id.0]))
+        .map_err(failed("destroy a subject's key"))?;
+    vault.destroy_subject(tenant, subject, id);
+    Ok(mark)
+}
+
+/// The key of a subject, if one is on the disk, and the mark by which the journal knows it.
+fn known_subject(
+    conn: &Connection,
+    vault: &Vault,
+    tenant: TenantId,
+    subject: &Digest,
+) -> Result<Option<(KeyId, Option<Hidden>)>, StoreError> {
     let id: Option<u32> = conn
         .prepare_cached("SELECT id FROM data_key WHERE tenant = ?1 AND subject = ?2")
         .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| row.get(0)).optional())
-        .map_err(&doing)?;
+        .map_err(failed("look for a subject's key"))?;
     let Some(id) = id.map(KeyId) else { return Ok(None) };
     let mark = vault.by_id(conn, id)?.map(|sealing| sealed::subject_mark(&sealing));
-    conn.prepare_cached("DELETE FROM data_key WHERE id = ?1")
-        .and_then(|mut sql| sql.execute([id.0]))
-        .map_err(&doing)?;
-    vault.destroy_subject(tenant, subject, id);
-    Ok(mark)
+    Ok(Some((id, mark)))
 }
 
 /// Who was erased, as the list beside the data has it.

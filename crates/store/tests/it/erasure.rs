@@ -39,7 +39,7 @@ async fn accept(store: &Sqlite, session: Session, number: u64, subject: &str) ->
 }
 
 async fn erase(store: &Sqlite, session: Session, whom: Whom, at: Timestamp) -> u64 {
-    store.erase(session, Erase { tenant: TENANT, whom, at }).await.expect("it erases").number
+    store.erase(session, Erase { tenant: TENANT, whom, at, by: None }).await.expect("it erases").number
 }
 
 async fn finish(store: &Sqlite, session: Session, number: u64) {
@@ -182,7 +182,7 @@ async fn an_erasure_that_cannot_be_listed_is_not_answered_and_goes_on_once_it_ca
     let (store, session) = open(folder.path()).await;
     let ann = accept(&store, session, 1, "ann").await;
     fs::create_dir(folder.path().join("erasures")).expect("something is in the way");
-    let refused = store.erase(session, Erase { tenant: TENANT, whom: subject("ann"), at: NOW }).await;
+    let refused = store.erase(session, Erase { tenant: TENANT, whom: subject("ann"), at: NOW, by: None }).await;
     assert!(matches!(refused, Err(StoreError::Folder { .. })), "{refused:?}");
     assert!(store.message(ann).await.expect("it reads").is_none(), "the key is gone all the same");
     fs::remove_dir(folder.path().join("erasures")).expect("nothing is in the way");
@@ -234,7 +234,7 @@ async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() 
     for round in 1..=40 {
         let id = EndpointId(Key::new(session.writer, round));
         let endpoint = Endpoint::new(id, TENANT, NOW, format!("https://example.com/{round}"));
-        let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1) };
+        let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1), by: None };
         // Who is asked first has the better chance; the key is made anew in every round.
         let (put, erased) = if round % 2 == 0 {
             tokio::join!(store.put_endpoint(session, endpoint, None), store.erase(session, erase))

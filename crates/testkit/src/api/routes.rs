@@ -48,6 +48,11 @@ impl Route {
         self.method == "PUT"
     }
 
+    /// Whether its path names a subject, which is anybody: whom nobody knows has nothing.
+    pub(crate) fn names_subjects(&self) -> bool {
+        self.path.starts_with("/v1/subjects/")
+    }
+
     /// The least body it takes, for requests whose path is what is wrong with them.
     pub(crate) fn least(&self) -> &'static str {
         if self.takes_body { "{}" } else { "" }
@@ -117,6 +122,7 @@ impl World {
             ("tenant's keys", key),
             ("keys", operator),
             ("policies", "ours".to_owned()),
+            ("subjects", "Ann%20O%2fHara".to_owned()),
         ];
         let breaker = world.opened().await?;
         world.ids.push(("breakers", breaker));

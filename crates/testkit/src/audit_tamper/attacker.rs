@@ -355,7 +355,7 @@ impl Attacker {
         )?;
         if self.dice.bool() {
             let tenant = TenantId::from_raw(tenant.unsigned_abs());
-            self.announce(Entry::Erased { tenant, whom: ErasedWhom::Tenant, at })?;
+            self.announce(Entry::Erased { tenant, whom: ErasedWhom::Tenant, at, by: None })?;
         }
         Ok(())
     }

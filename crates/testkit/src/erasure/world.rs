@@ -282,7 +282,7 @@ impl World {
         for some in subjects.chunks(AT_ONCE) {
             let each = some.iter().map(|person| {
                 let engine = Arc::clone(&node.engine);
-                async move { (*person, engine.erase(person.tenant, Whom::Subject(person.name.clone())).await) }
+                async move { (*person, engine.erase(person.tenant, Whom::Subject(person.name.clone()), None).await) }
             });
             for (person, answer) in join_all(each).await {
                 let answer = answer.map_err(|error| CannotRun(error.to_string()))?;
@@ -290,7 +290,7 @@ impl World {
                 answers.push((person, clock.now()));
             }
         }
-        let answer = node.engine.erase(TENANTS[1], Whom::Tenant).await;
+        let answer = node.engine.erase(TENANTS[1], Whom::Tenant, None).await;
         in_flight += answer.map_err(|error| CannotRun(error.to_string()))?.in_flight;
         let tenants = erased.iter().filter(|person| person.tenant == TENANTS[1]);
         answers.extend(tenants.map(|person| (*person, clock.now())));

@@ -119,7 +119,7 @@ impl Entry {
                 numbers(bytes, &[15, to.raw().into(), *rewrapped]);
                 pack::time(bytes, *at);
             }
-            Self::Erased { tenant, whom, at } => {
+            Self::Erased { tenant, whom, at, by } => {
                 numbers(bytes, &[16, tenant.raw()]);
                 pack::time(bytes, *at);
                 match whom {
@@ -129,6 +129,15 @@ impl Entry {
                         bytes.push(2);
                         bytes.extend(mark.0);
                     }
+                }
+                pack_by(bytes, *by);
+            }
+            Self::Exported { tenant, subject, at, by } => {
+                numbers(bytes, &[22, tenant.raw()]);
+                pack::time(bytes, *at);
+                pack_by(bytes, *by);
+                if let Some(mark) = subject {
+                    bytes.extend(mark.0);
                 }
             }
             Self::ErasureDone { announced, messages, deliveries, at } => {
@@ -209,6 +218,12 @@ impl Entry {
                 deliveries: rest.number()?,
                 at: rest.time()?,
             },
+            22 => Self::Exported {
+                tenant: TenantId::from_raw(rest.number()?),
+                at: rest.time()?,
+                by: by(&mut rest)?,
+                subject: if rest.0.is_empty() { None } else { Some(rest.hidden()?) },
+            },
             19 => Self::Secret {
                 endpoint: EndpointId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
@@ -272,7 +287,7 @@ fn unpack_erased(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
         2 => ErasedWhom::Subject(Some(rest.hidden()?)),
         other => return Err(damaged(&format!("an erasure of kind {other}"))),
     };
-    Ok(Entry::Erased { tenant, whom, at })
+    Ok(Entry::Erased { tenant, whom, at, by: by(rest)? })
 }
 
 fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {

@@ -88,7 +88,7 @@ fn apply(
         return Ok(None);
     }
     let Some((tenant, subject)) = whom(conn, vault, &line.hidden)? else { return Ok(None) };
-    begin(conn, vault, (tenant, subject.as_ref()), at, entries).map(Some)
+    begin(conn, vault, (tenant, subject.as_ref()), (at, None), entries).map(Some)
 }
 
 /// Whether the data have been through this erasure: they say so, or they have forgotten what was at that time.

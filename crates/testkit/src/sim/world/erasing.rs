@@ -45,7 +45,7 @@ impl World<'_> {
             return; // refused, and never answered
         }
         let subject = whom.map_or(Whom::Tenant, |subject| Whom::Subject(subject_name(subject)));
-        let erase = Erase { tenant: TENANT, whom: subject, at };
+        let erase = Erase { tenant: TENANT, whom: subject, at, by: None };
         self.disk.lock().erase(node.session, &erase).expect("this node has the session");
         self.note(6, asked as u64);
         if !self.crashes_here() {

@@ -1,0 +1,196 @@
+//! What a person may ask for: what is held about them, and to be forgotten. Over SQLite, where it is sealed.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use posthaste_server::api::caller::Door;
+use posthaste_store::Store;
+use posthaste_store::sqlite::Sqlite;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fixture::{Answer, Server, delivery_of};
+
+/// A name with everything that must be encoded in a path.
+const ANN: &str = "ann/o'hara+1 @ höfe.example?#%";
+const ANN_IN_A_PATH: &str = "ann%2Fo'hara+1%20@%20h%C3%B6fe.example%3F%23%25";
+
+async fn erase<S: Store>(server: &Server<S>, subject: &str) -> Answer {
+    server.call(Method::DELETE, &format!("/v1/subjects/{subject}"), "").await
+}
+
+async fn export<S: Store>(server: &Server<S>, subject: &str) -> Vec<Value> {
+    let exported = server.get(&format!("/v1/subjects/{subject}/export")).await;
+    assert_eq!(exported.status, StatusCode::OK, "{}", exported.body);
+    assert_eq!(exported.headers["content-type"], "application/x-ndjson");
+    exported.lines()
+}
+
+fn kinds(lines: &[Value]) -> Vec<&str> {
+    lines.iter().filter_map(|line| line["kind"].as_str()).collect()
+}
+
+fn nothing() -> Value {
+    json!({ "kind": "complete", "endpoints": 0, "messages": 0, "deliveries": 0 })
+}
+
+/// A message about her, whose receiver repeats in a refusal what it was sent: its id.
+async fn refused(server: &Server<Sqlite>) -> String {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    let endpoint = json!({ "url": url, "subject": ANN }).to_string();
+    assert_eq!(server.post("/v1/endpoints", &endpoint).await.status, StatusCode::CREATED);
+    let message = json!({ "payload": { "about": "a canary" }, "subject": ANN }).to_string();
+    let sent = server.post("/v1/messages", &message).await;
+    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+    let mut request = [0; 4_096];
+    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let answer = "HTTP/1.1 422 No\r\ncontent-length: 17\r\nconnection: close\r\n\r\nno such: a canary";
+    stream.write_all(answer.as_bytes()).await.expect("somebody reads it");
+    let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
+    while server.get(&path).await.text("state") != "dead" {}
+    sent.text("id").to_owned()
+}
+
+#[tokio::test]
+async fn what_is_held_about_a_subject_is_exported_until_it_is_erased() {
+    let server = Server::on_disk(Door::Open).await;
+    let message = refused(&server).await;
+    server.post("/v1/messages", r#"{"payload": 1, "subject": "bob", "to": {"tags": ["nobody"]}}"#).await;
+    let held = export(&server, ANN_IN_A_PATH).await;
+    assert_eq!(kinds(&held), ["endpoint", "message", "delivery", "complete"]);
+    let [endpoint, about, delivery, complete] = &held[..] else { panic!("four lines: {held:?}") };
+    assert_eq!(endpoint["endpoint"]["subject"], ANN);
+    assert_eq!((&about["message"]["id"], &about["message"]["subject"]), (&json!(message), &json!(ANN)));
+    assert_eq!(about["message"]["payload"], json!({ "about": "a canary" }));
+    let delivery = &delivery["delivery"];
+    assert_eq!((&delivery["message"], &delivery["state"]), (&json!(message), &json!("dead")));
+    assert_eq!(delivery["endpoint"], endpoint["endpoint"]["id"]);
+    let attempt = &delivery["attempts"][0];
+    assert_eq!((&attempt["status"], &attempt["response"]), (&json!(422), &json!("no such: a canary")));
+    assert_eq!(*complete, json!({ "kind": "complete", "endpoints": 1, "messages": 1, "deliveries": 1 }));
+
+    let erased = erase(&server, ANN_IN_A_PATH).await;
+    assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
+    let counts = ["messages", "deliveries", "in_flight"].map(|name| erased.body[name].as_u64());
+    assert_eq!(counts, [Some(1), Some(1), Some(0)], "{}", erased.body);
+    assert!(erased.body["swept_at"].is_string(), "so little is gone at once: {}", erased.body);
+    assert_eq!(export(&server, ANN_IN_A_PATH).await, [nothing()]);
+    let delivery = delivery_of(&message);
+    for path in [format!("/v1/messages/{message}"), format!("/v1/deliveries/{delivery}")] {
+        assert_eq!(server.get(&path).await.problem(), (404, "not_found", ""), "{path}");
+    }
+    assert_eq!(kinds(&export(&server, "bob").await), ["message", "complete"], "others stay");
+
+    let trail = server.get("/v1/audit").await;
+    let told = trail.body["data"].as_array().expect("a list").iter();
+    let rows: Vec<&Value> = told.clone().filter(|one| one["kind"] == "erased").map(|one| &one["row"]).collect();
+    assert_eq!(rows, [&erased.body["audit_row"]]);
+    assert_eq!(told.filter(|one| one["kind"] == "exported").count(), 3);
+    assert!(!trail.body.to_string().contains("hara"), "{}", trail.body);
+    server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn what_is_in_flight_when_a_subject_is_erased_is_told_and_goes_once_it_has_ended() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::on_disk(Door::Open).await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &json!({ "url": url }).to_string()).await;
+    server.post("/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
+    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+    let mut request = [0; 4_096];
+    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let erased = erase(&server, "ann").await;
+    let told = (&erased.body["in_flight"], &erased.body["messages"], &erased.body["swept_at"]);
+    assert_eq!(told, (&json!(1), &json!(0), &Value::Null), "{}", erased.body);
+    assert_eq!(export(&server, "ann").await, [nothing()], "it is in force all the same");
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("somebody reads it");
+    let row = format!("announced by row {}", erased.body["audit_row"]);
+    while server.get("/v1/audit?kind=erasure_done").await.body["data"][0]["what"] != row.as_str() {}
+    server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_subject_is_its_tenants_own_and_the_trail_says_who_asked() {
+    let server = Server::on_disk(Door::Locked).await;
+    let operator = server.operator_key().await;
+    let call = async |key: &str, tenant: Option<&str>, method: Method, path: &str, body: &str| {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {key}"));
+        let request = tenant.into_iter().fold(request, |request, tenant| request.header("posthaste-tenant", tenant));
+        server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+    };
+    let mut keys = Vec::new();
+    for uid in ["ours", "theirs"] {
+        call(&operator, None, Method::POST, "/v1/tenants", &json!({ "uid": uid }).to_string()).await;
+        let scopes = r#"{"scopes": ["send", "privacy"]}"#;
+        let key = call(&operator, None, Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;
+        keys.push((key.text("key").to_owned(), key.text("id").to_owned()));
+    }
+    let [(ours, our_id), (theirs, _)] = &keys[..] else { panic!("two keys") };
+    call(theirs, None, Method::POST, "/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
+    let path = "/v1/subjects/ann/export";
+    for (method, path) in [(Method::GET, path), (Method::DELETE, "/v1/subjects/ann")] {
+        let nobodys = call(&operator, None, method, path, "").await;
+        assert_eq!(nobodys.problem(), (400, "tenant_required", ""), "an operator says whose");
+    }
+    assert_eq!(call(ours, None, Method::GET, path, "").await.lines(), [nothing()]);
+    let erased = call(ours, None, Method::DELETE, "/v1/subjects/ann", "").await;
+    assert_eq!((&erased.body["messages"], &erased.body["in_flight"]), (&json!(0), &json!(0)), "{}", erased.body);
+    let held = call(&operator, Some("theirs"), Method::GET, path, "").await.lines();
+    assert_eq!(kinds(&held), ["message", "complete"], "theirs is another");
+
+    for kind in ["exported", "erased"] {
+        let trail = call(&operator, None, Method::GET, &format!("/v1/audit?kind={kind}&order=asc"), "").await;
+        let first = &trail.body["data"][0];
+        assert_eq!((first["by"].as_str(), first["what"].as_str()), (Some(our_id.as_str()), Some("a subject")));
+    }
+    server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn what_is_no_subject_is_refused() {
+    let server = Server::start().await;
+    let long = "a".repeat(257);
+    for subject in ["%00", "%0A", "%ff", &long] {
+        assert_eq!(erase(&server, subject).await.problem(), (400, "invalid_parameter", ""), "{subject}");
+        let exported = server.get(&format!("/v1/subjects/{subject}/export")).await;
+        assert_eq!(exported.problem(), (400, "invalid_parameter", ""), "{subject}");
+    }
+    assert_eq!(erase(&server, "").await.problem(), (404, "not_found", ""));
+    assert_eq!(erase(&server, &long[1..]).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_export_that_is_cut_off_can_be_told_from_a_whole_one() {
+    let server = Server::on_disk(Door::Open).await;
+    // More than fits into the buffers on the way.
+    let message = json!({ "payload": "x".repeat(900_000), "subject": "ann" }).to_string();
+    for _ in 0..20 {
+        assert_eq!(server.post("/v1/messages", &message).await.status, StatusCode::ACCEPTED);
+    }
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    let request = Request::get("/v1/subjects/ann/export").header("host", "localhost");
+    let exchange = async {
+        let request = request.body(Full::<Bytes>::default()).expect("a request");
+        let response = sender.send_request(request).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK);
+        let (mut body, mut read) = (response.into_body(), Vec::new());
+        loop {
+            match body.frame().await {
+                Some(Ok(frame)) => read.extend_from_slice(frame.data_ref().expect("data alone")),
+                ended => break (read, ended.is_some()),
+            }
+            // It began well.
+            server.store.close().await;
+        }
+    };
+    let ((read, is_cut_off), _) = tokio::join!(exchange, connection);
+    assert!(is_cut_off, "the answer has no end");
+    assert!(!String::from_utf8_lossy(&read).contains("complete"), "{} bytes", read.len());
+}

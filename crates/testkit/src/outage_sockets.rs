@@ -6,8 +6,12 @@
 //! among what is fresh. Judged is what the receiver saw, second by second; the server is asked nothing but for the
 //! id of its breaker. Time is real. The short form does not wait for the breaker's own 30 s: an operator's reset
 //! lets it probe at once, which is the same way back.
+//!
+//! The negative control is a sender that tries everything again each second, judged by the same bars: it must fall
+//! short of them.
 
 mod drawing;
+mod naive;
 mod receiver;
 
 use std::collections::BTreeMap;
@@ -61,11 +65,31 @@ impl Plan {
         drained_within: Duration::from_secs(30),
         back: Back::ByReset,
     };
+    const CONTROL: Self = Self { healthy: Duration::from_secs(1), after: Duration::from_secs(1), ..Self::QUICK };
+
+    fn length(&self) -> Duration {
+        self.healthy + self.outage + self.after
+    }
+
+    /// Between two messages.
+    fn pause(&self) -> Duration {
+        Duration::from_secs(1) / self.per_second
+    }
 
     /// Connections that may be tried while it is down: what was in flight when it died, the failures that open the
     /// breaker, and a probe now and then. Without a breaker it would be every message and each of its retries.
     fn tries_max(&self) -> f64 {
         10.0 + 64.0 + self.outage.as_secs_f64() / 10.0
+    }
+
+    /// What it got while it was down, and in its first second.
+    fn bars(&self, receiver: &Receiver) -> [Figure; 2] {
+        let back = (self.healthy + self.outage).as_secs_f64();
+        let peak_max = 2.0 * f64::from(self.per_second);
+        [
+            Figure::at_most("tries_into_outage", receiver.refused() as f64, "connections", self.tries_max()),
+            Figure::at_most("peak_after_return", receiver.peak_after(back), "requests/s", peak_max),
+        ]
     }
 }
 
@@ -74,7 +98,24 @@ pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(prove(&binary, &plan, options)).map_err(|error| CannotRun(error.to_string()))
+    runtime.block_on(async {
+        // The control takes no longer, and a little of one core.
+        let (figures, control) = tokio::join!(prove(&binary, &plan, options), control());
+        let mut figures = figures.map_err(|error| CannotRun(error.to_string()))?;
+        figures.push(control?);
+        Ok(figures)
+    })
+}
+
+/// The same outage, met by a sender without a breaker.
+async fn control() -> Result<Figure, CannotRun> {
+    let (plan, receiver) = (Plan::CONTROL, Receiver::start().await?);
+    let began = Instant::now();
+    tokio::join!(naive::send(&plan, receiver.address(), began), outage(&plan, &receiver, began));
+    let bars = plan.bars(&receiver);
+    bars.iter().for_each(|bar| eprintln!("hammered on purpose: {bar}"));
+    let caught = bars.iter().filter(|bar| !bar.is_ok()).count();
+    Ok(Figure::at_least("negative_controls_caught", caught as f64, "bars", bars.len() as f64))
 }
 
 async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<Figure>> {
@@ -97,12 +138,17 @@ async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<
     Ok(figures(plan, options, &receiver, &sent, drained))
 }
 
-/// What happens to the receiver. Gives when it returned, counted from the beginning.
-async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+/// What happens to the receiver.
+async fn outage(plan: &Plan, receiver: &Receiver, began: Instant) {
     tokio::time::sleep_until(began + plan.healthy).await;
     receiver.die();
     tokio::time::sleep_until(began + plan.healthy + plan.outage).await;
     receiver.come_back();
+}
+
+/// The outage, and how the breaker learns of its end. Gives when the receiver returned, counted from the beginning.
+async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+    outage(plan, receiver, began).await;
     let back = began.elapsed();
     if plan.back == Back::ByReset {
         let breakers = call(server.address, Method::GET, "/v1/breakers", "").await?.expect(StatusCode::OK)?;
@@ -116,14 +162,14 @@ async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Insta
 /// Sends at a steady pace; the ids of what was accepted.
 async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<Vec<String>> {
     let mut line = Line::open(server.address).await?;
-    let until = began + plan.healthy + plan.outage + plan.after;
+    let until = began + plan.length();
     let (mut next, mut ids) = (began, Vec::new());
     while next < until {
         tokio::time::sleep_until(next).await;
         let answer = line.call(Method::POST, "/v1/messages", &[], "{\"payload\":{}}").await?;
         let answer = answer.expect(StatusCode::ACCEPTED)?;
         ids.push(answer.text("id").ok_or_else(|| io::Error::other("an accept without an id"))?.to_owned());
-        next += Duration::from_secs(1) / plan.per_second;
+        next += plan.pause();
     }
     Ok(ids)
 }
@@ -133,17 +179,16 @@ fn figures(plan: &Plan, options: &Options, receiver: &Receiver, sent: &[String],
     receiver.arrived().into_iter().for_each(|arrival| *counts.entry(arrival.message).or_default() += 1);
     let lost = sent.iter().filter(|id| !counts.contains_key(*id)).count();
     let duplicates: usize = counts.values().map(|times| times - 1).sum();
-    let rate = f64::from(plan.per_second);
-    let (healthy, gone) = (plan.healthy.as_secs_f64(), plan.outage.as_secs_f64());
     // What waits when it returns and what is sent until it is gone share one and a half times the rate, after at
     // most a minute in which the breaker has not looked.
     let waits = if plan.back == Back::ByItself { 66.0 } else { 2.0 };
-    let physics = gone + waits;
+    let physics = plan.outage.as_secs_f64() + waits;
+    let [tries, peak] = plan.bars(receiver);
     vec![
         Figure::at_most("lost", lost as f64, "messages", 0.0),
         Figure::at_most("duplicates", duplicates as f64, "messages", 0.0),
-        Figure::at_most("tries_into_outage", receiver.refused() as f64, "connections", plan.tries_max()),
-        Figure::at_most("peak_after_return", receiver.peak_after(healthy + gone), "requests/s", 2.0 * rate),
+        tries,
+        peak,
         Figure::at_most("drained_after", drained.as_secs_f64(), "s", waits + plan.after.as_secs_f64() + physics)
             .by_the_clock(options),
         Figure::at_least("refused_seen", receiver.refused() as f64, "connections", 1.0),

@@ -58,6 +58,10 @@ impl Receiver {
         Ok(Self { address, desk, _tasks: tasks })
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(super) fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }

@@ -9,7 +9,8 @@ use posthaste_store::Archive;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::fixture::{Server, delivery_of};
+use crate::fixture::{Answer, Server, delivery_of};
+use crate::switch::answer;
 
 #[tokio::test]
 async fn an_id_that_names_no_delivery_is_not_found() {
@@ -173,4 +174,36 @@ async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
         assert_eq!(server.post(&format!("{path}/retry"), "").await.problem(), (409, "delivery_ended", ""));
     }
     assert_eq!(server.post("/v1/deliveries/dlv_0/retry", "").await.problem(), (404, "not_found", ""));
+}
+
+#[tokio::test]
+async fn after_a_413_the_compact_payload_is_sent_once_in_its_place() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let ended = async |message: &Answer, state: &str| {
+        let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+        let shown = loop {
+            let shown = server.get(&path).await;
+            if shown.text("state") == state {
+                break shown;
+            }
+        };
+        let attempts = shown.body["attempts"].as_array().expect("a list").clone();
+        attempts.iter().map(|attempt| attempt["cause"].as_str().expect("a cause").to_owned()).collect::<Vec<_>>()
+    };
+    let both = r#"{"payload": {"the": "long one"}, "compact": {"short": 1}}"#;
+    for (second, state, causes) in [
+        ("204 No Content", "delivered", ["payload_too_large", "ok"]),
+        ("413 Content Too Large", "dead", ["payload_too_large", "payload_too_large"]),
+    ] {
+        let message = server.post("/v1/messages", both).await;
+        assert!(answer(&receiver, "413 Content Too Large").await.ends_with(r#"{"the": "long one"}"#));
+        assert!(answer(&receiver, second).await.ends_with(r#"{"short": 1}"#), "in its place");
+        assert_eq!(ended(&message, state).await, causes);
+    }
+    let message = server.post("/v1/messages", r#"{"payload": {"the": "long one"}}"#).await;
+    answer(&receiver, "413 Content Too Large").await;
+    assert_eq!(ended(&message, "dead").await, ["payload_too_large"], "there is none to send in its place");
 }

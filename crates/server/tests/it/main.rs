@@ -16,3 +16,4 @@ mod running;
 mod shape;
 mod subjects;
 mod switch;
+mod tls;

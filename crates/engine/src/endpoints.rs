@@ -250,6 +250,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
+    /// The same, also if it was deleted since: what became of its deliveries can still be asked for.
+    pub async fn endpoint_once(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.store.endpoint(id).await?.filter(|endpoint| whose.sees(endpoint.tenant)))
+    }
+
     /// A part of the endpoints of a tenant, or of everybody.
     pub async fn endpoints(
         &self,

@@ -102,6 +102,15 @@ impl<S: Store, C: Clock> Api<S, C> {
         known.map(|known| known.endpoint.id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
+    /// The same for whoever asks what became of its deliveries: also if it was deleted since.
+    async fn endpoint_once_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let known = match self.engine.endpoint_named(whose, named).await? {
+            Some(id) => self.engine.endpoint_once(whose, id).await?,
+            None => None,
+        };
+        known.map(|known| known.id).ok_or_else(|| Problem::no_such("endpoint"))
+    }
+
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
         self.engine.opened(Kind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
     }

@@ -41,7 +41,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 /// Which dead letters a list asks for.
 async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked) -> Result<DeadLetterFilter, Problem> {
     let endpoint = match asked.filter("endpoint") {
-        Some(named) => Some(api.endpoint_named(whose, named).await?),
+        Some(named) => Some(api.endpoint_once_named(whose, named).await?),
         None => None,
     };
     Ok(DeadLetterFilter {
@@ -75,14 +75,13 @@ impl Shown {
         letter: &DeadLetter,
         accepted_at: Timestamp,
     ) -> Result<Self, Problem> {
-        let endpoint = api.engine.endpoint(Sees::Tenant(letter.tenant), letter.endpoint).await?;
+        let endpoint = api.engine.endpoint_once(Sees::Tenant(letter.tenant), letter.endpoint).await?;
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         Ok(Self {
             tenant: api.engine.tenant_public_id(letter.tenant).await?,
             delivery: id(Kind::Delivery, letter.delivery.0),
             message: id(Kind::Message, letter.message.0),
-            endpoint: endpoint
-                .map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at)),
+            endpoint: endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at)),
             event_type: letter.event_type.clone(),
             tier: letter.tier.name(),
             cause: letter.cause.code(),

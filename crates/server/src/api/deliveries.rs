@@ -60,13 +60,13 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     for (view, accepted_at) in views.iter().zip(accepted) {
         let delivery = &view.shown.delivery;
         let accepted_at = accepted_at.unwrap_or(delivery.born);
-        let Some(endpoint) = api.engine.endpoint(caller.sees(), delivery.lane.endpoint()).await? else { continue };
+        let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.lane.endpoint()).await? else { continue };
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         let ids = Ids {
             id: id(Kind::Delivery, delivery.id.0),
-            tenant: api.engine.tenant_public_id(endpoint.endpoint.tenant).await?,
+            tenant: api.engine.tenant_public_id(endpoint.tenant).await?,
             message: id(Kind::Message, delivery.message.0),
-            endpoint: Some(endpoints::public_id(&api, &endpoint.endpoint)),
+            endpoint: Some(endpoints::public_id(&api, &endpoint)),
         };
         data.push(Shown::of(ids, accepted_at, view, view.shown.attempts.len()));
     }
@@ -81,7 +81,7 @@ async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked)
             let detail = "ask for the deliveries of a message or of an endpoint, not for both";
             return Err(Problem::new(Code::InvalidParameter, detail));
         }
-        (Some(named), None) => HistoryOf::Endpoint(api.endpoint_named(whose, named).await?),
+        (Some(named), None) => HistoryOf::Endpoint(api.endpoint_once_named(whose, named).await?),
         (None, Some(message)) => {
             let message = message.ok_or_else(|| Problem::no_such("message"))?;
             if !api.engine.has_message(whose, message).await? {
@@ -160,17 +160,17 @@ pub(super) async fn whole<S: Store, C: Clock>(
     excerpts: &[(u16, Bytes)],
 ) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
-    let endpoint = api.engine.endpoint(whose, delivery.lane.endpoint()).await?;
+    let endpoint = api.engine.endpoint_once(whose, delivery.lane.endpoint()).await?;
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
     let ids = Ids {
         id: id(Kind::Delivery, delivery.id.0),
         tenant: match &endpoint {
-            Some(known) => api.engine.tenant_public_id(known.endpoint.tenant).await?,
+            Some(known) => api.engine.tenant_public_id(known.tenant).await?,
             None => None,
         },
         message: id(Kind::Message, delivery.message.0),
-        endpoint: endpoint.map(|known| endpoints::public_id(api, &known.endpoint)),
+        endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
     };
     let attempt = |one: &Attempt| {
         // What a receiver answers is no more to be trusted to be text than to be anything else.

@@ -300,9 +300,8 @@ impl ShownDelivery {
         view: &View,
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
-        let endpoint = api.engine.endpoint(whose, delivery.lane.endpoint()).await?;
-        let endpoint =
-            endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at));
+        let endpoint = api.engine.endpoint_once(whose, delivery.lane.endpoint()).await?;
+        let endpoint = endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
         Ok(Self {
             id: api.engine.public_id(Kind::Delivery, delivery.id.0, message.at),
             endpoint,

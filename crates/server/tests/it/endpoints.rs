@@ -187,6 +187,15 @@ async fn a_deleted_endpoint_is_no_more_and_what_waited_for_it_has_ended() {
     assert_eq!(server.get("/v1/endpoints").await.body["data"], serde_json::json!([]));
     let shown = server.get(&format!("/v1/messages/{}", message.text("id"))).await;
     assert_eq!(shown.text("state"), "cancelled");
+    assert_eq!(shown.body["deliveries"][0]["endpoint"], *id);
+    let delivery = shown.body["deliveries"][0]["id"].as_str().expect("an id").to_owned();
+    for path in ["/v1/deliveries".to_owned(), format!("/v1/deliveries?endpoint={id}")] {
+        let listed = &server.get(&path).await.body["data"];
+        assert_eq!(listed[0]["id"], *delivery, "{path}: what became of it");
+        assert_eq!(listed[0]["endpoint"], *id, "{path}");
+    }
+    let alone = server.get(&format!("/v1/deliveries/{delivery}")).await;
+    assert_eq!((alone.text("state"), alone.text("cause")), ("cancelled", "endpoint_deleted"));
     let named = format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}"]}}}}"#);
     assert_eq!(server.post("/v1/messages", &named).await.status, StatusCode::BAD_REQUEST);
     assert_ne!(server.endpoint(r#", "uid": "crm""#).await, id, "its uid is free");

@@ -21,15 +21,26 @@ pub(super) const NOISY: &str = "noisy";
 /// Whether somebody makes noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noise {
-    On,
     Off,
+    On,
+    /// And the server cannot tell who makes it: everything is one tenant's.
+    Unknown,
 }
 
-pub(super) fn tenant(number: usize) -> String {
-    format!("quiet-{number}")
+impl Noise {
+    /// The tenant that a quiet producer is.
+    pub(super) fn tenant(self, number: usize) -> String {
+        if self == Self::Unknown { NOISY.to_owned() } else { format!("quiet-{number}") }
+    }
 }
 
-pub(super) fn event_type(number: usize) -> String {
+/// What a quiet producer's messages are about, which its endpoint alone wants.
+pub(super) fn quiet_event(number: usize) -> String {
+    format!("quiet.{number}")
+}
+
+/// What the noisy tenant's messages for this tarpit are about.
+pub(super) fn noisy_event(number: usize) -> String {
     format!("tar.{number}")
 }
 
@@ -50,10 +61,11 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
         let pace = Pace { first: begins + offset, pause, until: begins + length };
         let producer = Producer {
             line: Line::open(field.address()).await?,
-            tenant: tenant(number),
+            tenant: noise.tenant(number),
+            events: vec![quiet_event(number)],
             epoch: field.receiver.epoch(),
         };
-        quiet.spawn(producer.run(pace, |_| String::new()));
+        quiet.spawn(producer.run(pace));
     }
     for number in 0..NOISY_LINES {
         if noise == Noise::Off {
@@ -64,9 +76,10 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
         let producer = Producer {
             line: Line::open(field.address()).await?,
             tenant: NOISY.to_owned(),
+            events: (0..TARPITS).map(noisy_event).collect(),
             epoch: field.receiver.epoch(),
         };
-        noisy.spawn(producer.run(pace, |count| format!("\"event_type\":\"{}\",", event_type(count % TARPITS))));
+        noisy.spawn(producer.run(pace));
     }
     Ok(Sent { accepted: total(quiet).await?, noise: total(noisy).await? })
 }
@@ -88,18 +101,21 @@ struct Pace {
 struct Producer {
     line: Line,
     tenant: String,
+    /// In turn.
+    events: Vec<String>,
     epoch: Instant,
 }
 
 impl Producer {
     /// A message is as old as the moment it should have been sent: a server that keeps its producer waiting
     /// does not make the next message younger.
-    async fn run(mut self, pace: Pace, event_type: fn(usize) -> String) -> io::Result<usize> {
+    async fn run(mut self, pace: Pace) -> io::Result<usize> {
         let (mut next, mut accepted) = (pace.first, 0);
         while next < pace.until {
             tokio::time::sleep_until(next).await;
             let at = next.saturating_duration_since(self.epoch).as_micros();
-            let body = format!("{{{}\"payload\":{{\"at\":{at}}}}}", event_type(accepted));
+            let event = &self.events[accepted % self.events.len()];
+            let body = format!("{{\"event_type\":\"{event}\",\"payload\":{{\"at\":{at}}}}}");
             let fields = [("posthaste-tenant", self.tenant.as_str())];
             let answer = self.line.call(Method::POST, "/v1/messages", &fields, body).await?;
             answer.expect(StatusCode::ACCEPTED)?;

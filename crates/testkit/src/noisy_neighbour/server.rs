@@ -32,18 +32,24 @@ pub(super) struct Field {
 }
 
 impl Field {
-    pub(super) async fn start(binary: &Path, folder: &Path, noise: Noise) -> io::Result<Self> {
-        let server = Launch::new(binary, folder).start()?;
+    pub(super) async fn start(binary: &Path, folder: &Path, noise: Noise, slots: u32) -> io::Result<Self> {
+        let server = Launch::new(binary, folder).with("POSTHASTE_SLOTS", slots.to_string()).start()?;
         let (receiver, tarpit) = (Receiver::start().await?, Tarpit::start().await?);
+        if noise != Noise::Off {
+            make_noisy(server.address, &tarpit).await?;
+        }
         let mut hands = JoinSet::new();
         for hand in 0..HANDS {
             let (address, url) = (server.address, receiver.url());
             hands.spawn(async move {
                 let mut line = Line::open(address).await?;
                 for number in (hand..load::TENANTS).step_by(HANDS) {
-                    let uid = load::tenant(number);
-                    make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{uid}\"}}")).await?;
-                    let body = format!("{{\"url\":\"{url}\"}}");
+                    let uid = noise.tenant(number);
+                    if noise != Noise::Unknown {
+                        make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{uid}\"}}")).await?;
+                    }
+                    let event = load::quiet_event(number);
+                    let body = format!("{{\"url\":\"{url}/{number}\",\"event_types\":[\"{event}\"]}}");
                     make(&mut line, "/v1/endpoints", &[("posthaste-tenant", &uid)], body).await?;
                 }
                 Ok::<_, io::Error>(())
@@ -51,18 +57,6 @@ impl Field {
         }
         while let Some(ended) = hands.join_next().await {
             ended.map_err(io::Error::other)??;
-        }
-        if noise == Noise::On {
-            let mut line = Line::open(server.address).await?;
-            make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{}\"}}", load::NOISY)).await?;
-            for number in 0..TARPITS {
-                let body = format!(
-                    "{{\"url\":\"{}\",\"event_types\":[\"{}\"],\"max_in_flight\":{TARPIT_IN_FLIGHT}}}",
-                    tarpit.url(number),
-                    load::event_type(number)
-                );
-                make(&mut line, "/v1/endpoints", &[("posthaste-tenant", load::NOISY)], body).await?;
-            }
         }
         Ok(Self { server, receiver, tarpit })
     }
@@ -75,6 +69,21 @@ impl Field {
     pub(super) fn end(mut self) -> io::Result<()> {
         self.server.kill()
     }
+}
+
+/// The noisy tenant, with its endpoints.
+async fn make_noisy(server: SocketAddr, tarpit: &Tarpit) -> io::Result<()> {
+    let mut line = Line::open(server).await?;
+    make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{}\"}}", load::NOISY)).await?;
+    for number in 0..TARPITS {
+        let body = format!(
+            "{{\"url\":\"{}\",\"event_types\":[\"{}\"],\"max_in_flight\":{TARPIT_IN_FLIGHT}}}",
+            tarpit.url(number),
+            load::noisy_event(number)
+        );
+        make(&mut line, "/v1/endpoints", &[("posthaste-tenant", load::NOISY)], body).await?;
+    }
+    Ok(())
 }
 
 async fn make(line: &mut Line, path: &str, fields: &[(&str, &str)], body: String) -> io::Result<()> {

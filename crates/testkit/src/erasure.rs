@@ -2,7 +2,7 @@
 //! what stood in them before (L5).
 //!
 //! People among others, each with messages that wait, were delivered, died, were replayed or are kept past their
-//! time. A running engine erases them, while the others' messages go on. Then a program of its own ([`digger`]) looks
+//! time; receivers repeat in their refusals what they were sent. A running engine erases them, while the others' messages go on. Then a program of its own ([`digger`]) looks
 //! for what was recorded: ciphertexts and wrapped keys. An older copy of the data, with the list of erasures applied to
 //! it, is looked through as well.
 //!
@@ -24,7 +24,7 @@ use posthaste_store::{Archive, Outbox};
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use digger::dig;
-use world::{People, World};
+use world::{People, Recorded, World};
 
 const FULL: usize = 100;
 const QUICK: usize = 12;
@@ -48,7 +48,7 @@ async fn erased(count: usize) -> Findings {
     let people = People::new(count);
     let filled = World::fill(&data, people, false).await?;
     let older = copied(&data, &home.path().join("older"))?;
-    let recorded = filled.record(&data)?;
+    let Recorded { values: recorded, quoted } = filled.record(&data)?;
     let canaries = filled.people.canaries();
     let (before, _) = dig("search", &[&data], &recorded)?;
     let gone = filled.erase(&data, &home.path().join("running")).await?;
@@ -65,6 +65,8 @@ async fn erased(count: usize) -> Findings {
     Ok(vec![
         Figure::at_least("erased_subjects", gone.subjects as f64, "subjects", count as f64),
         Figure::at_least("recorded", recorded.len() as f64, "values", 10.0 * count as f64),
+        // Each has a message that was refused, and one of long ago.
+        Figure::at_least("recorded_answers", quoted as f64, "values", 2.0 * count as f64),
         Figure::at_least("found_before", before as f64, "windows", 1_000.0 * count as f64),
         Figure::at_least("searched", searched as f64 / 1e6, "MB", 0.1),
         Figure::at_most("left_while_running", left_running as f64, "windows", 0.0),
@@ -86,7 +88,7 @@ async fn control() -> Result<Figure, CannotRun> {
     let home = tempfile::tempdir_in(crate::seeder::shelf()?)?;
     let data = home.path().join("data");
     let filled = World::fill(&data, People::new(FEW), true).await?;
-    let recorded = filled.record(&data)?;
+    let recorded = filled.record(&data)?.values;
     filled.erase(&data, &home.path().join("running")).await?;
     let (left, _) = dig("search", &[&data], &recorded)?;
     Ok(Figure::at_least("control_without_secure_delete", left as f64, "windows", 1.0))

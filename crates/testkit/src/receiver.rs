@@ -33,6 +33,11 @@ pub enum Behaviour {
         /// With what.
         status: StatusCode,
     },
+    /// Takes nothing, and repeats in its answer what it was sent.
+    Quotes {
+        /// With what.
+        status: StatusCode,
+    },
 }
 
 /// One request that arrived.
@@ -141,6 +146,9 @@ impl Desk {
         let mut log = self.log();
         let answered = self.status(log.arrivals.len() + 1);
         *response.status_mut() = answered;
+        if let Behaviour::Quotes { .. } = self.behaviour {
+            *response.body_mut() = Full::new(body.clone());
+        }
         log.arrivals.push(Arrival { message, delivery, headers: head.headers, body, is_signed, at, answered });
         self.changed.notify_waiters();
         response
@@ -150,6 +158,7 @@ impl Desk {
     fn status(&self, nth: usize) -> StatusCode {
         match self.behaviour {
             Behaviour::FailsFirst { times, status } if nth <= times => status,
+            Behaviour::Quotes { status } => status,
             _ => StatusCode::NO_CONTENT,
         }
     }

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use posthaste_core::id::{EndpointId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::id_map::IdHasher;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
@@ -134,6 +134,10 @@ fn open(folder: &Path) -> Result<(), CannotRun> {
                 texts.into_iter().flatten().for_each(|text| look("a message", text.as_bytes()));
             }
         }
+        for id in ids.answered {
+            let excerpts = store.excerpts(DeliveryId::from_raw(id)).await?;
+            excerpts.iter().for_each(|(_, excerpt)| look("an answer", excerpt));
+        }
         for id in ids.endpoints {
             if let Some(endpoint) = store.endpoint(EndpointId::from_raw(id)).await? {
                 look("an endpoint", format!("{endpoint:?}").as_bytes());
@@ -160,6 +164,8 @@ fn open(folder: &Path) -> Result<(), CannotRun> {
 
 struct Ids {
     messages: Vec<u64>,
+    /// Deliveries.
+    answered: Vec<u64>,
     endpoints: Vec<u64>,
     tenants: Vec<u64>,
 }
@@ -175,6 +181,7 @@ fn ids(folder: &Path) -> Result<Ids, CannotRun> {
     };
     Ok(Ids {
         messages: column("SELECT id FROM message UNION SELECT id FROM kept")?,
+        answered: column("SELECT DISTINCT delivery FROM excerpt")?,
         endpoints: column("SELECT id FROM endpoint")?,
         tenants: column("SELECT DISTINCT tenant FROM dead_letter")?,
     })

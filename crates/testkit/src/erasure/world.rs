@@ -99,11 +99,10 @@ struct Receivers {
 impl Receivers {
     async fn start(secret: &Secret) -> Result<Self, CannotRun> {
         let start = |behaviour| Receiver::start(behaviour, secret.clone(), SystemClock::new());
-        let always = |status| Behaviour::FailsFirst { times: usize::MAX, status };
         Ok(Self {
             well: start(Behaviour::Healthy).await?,
-            refuses: start(always(StatusCode::NOT_FOUND)).await?,
-            fails: start(always(StatusCode::SERVICE_UNAVAILABLE)).await?,
+            refuses: start(Behaviour::Quotes { status: StatusCode::NOT_FOUND }).await?,
+            fails: start(Behaviour::Quotes { status: StatusCode::SERVICE_UNAVAILABLE }).await?,
         })
     }
 
@@ -124,6 +123,13 @@ pub(super) struct World {
     pub(super) people: People,
     endpoints: [[EndpointId; 4]; 2],
     receivers: Receivers,
+}
+
+/// What stood in the file.
+pub(super) struct Recorded {
+    pub(super) values: Vec<Vec<u8>>,
+    /// How many of them are receivers' answers.
+    pub(super) quoted: usize,
 }
 
 /// What came of it.
@@ -190,7 +196,8 @@ impl World {
             let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
             _ = store.accept(session, vec![Accepted::new(message, vec![new])]).await?;
             store.arrivals().await;
-            store.settle(session, vec![died(delivery, session, then)]).await?;
+            let answer = body(person, 200);
+            store.settle(session, vec![died(delivery, session, then, answer)]).await?;
             person.first.push(id);
         }
         let mut step = RetentionStep::of(RetentionPhase::Messages);
@@ -232,7 +239,7 @@ impl World {
     }
 
     /// What stands in the file of those who will be erased: ciphertexts and wrapped keys.
-    pub(super) fn record(&self, data: &Path) -> Result<Vec<Vec<u8>>, CannotRun> {
+    pub(super) fn record(&self, data: &Path) -> Result<Recorded, CannotRun> {
         let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let conn = Connection::open_with_flags(data.join("posthaste.db"), flags).map_err(cannot)?;
@@ -256,17 +263,25 @@ impl World {
             let mut sql = conn.prepare(sql).map_err(cannot)?;
             sql.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).and_then(Iterator::collect).map_err(cannot)
         };
-        for (_, sealed) in column("SELECT 0, answer FROM idempotency UNION ALL SELECT 0, sealed FROM endpoint")? {
-            let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
-            values.extend(keys.contains(&key.0).then_some(sealed));
-        }
+        let theirs = |sql: &str| -> Result<Vec<Vec<u8>>, CannotRun> {
+            let mut found = Vec::new();
+            for (_, sealed) in column(sql)? {
+                let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
+                found.extend(keys.contains(&key.0).then_some(sealed));
+            }
+            Ok(found)
+        };
+        values.extend(theirs("SELECT 0, answer FROM idempotency UNION ALL SELECT 0, sealed FROM endpoint")?);
+        let excerpts = theirs("SELECT 0, sealed FROM excerpt")?;
+        let quoted = excerpts.len();
+        values.extend(excerpts);
         let wrapped = column("SELECT id, wrapped FROM data_key WHERE wrapped IS NOT NULL AND subject <> x''")?;
         values.extend(wrapped.into_iter().filter(|(id, _)| keys.contains(id)).map(|(_, wrapped)| wrapped));
         // The tenant that is erased, with its own key.
         let sealed = "SELECT 0, sealed FROM endpoint WHERE tenant = 2 UNION ALL
                       SELECT 0, w.wrapped FROM data_key AS k JOIN master_wrapped_0 AS w ON w.id = k.id WHERE k.tenant = 2";
         values.extend(column(sealed)?.into_iter().map(|(_, sealed)| sealed));
-        Ok(values)
+        Ok(Recorded { values, quoted })
     }
 
     /// Erases them while the others go on; the files are copied when all is done and the engine still runs.
@@ -446,7 +461,7 @@ fn tenant_place(person: &Person) -> usize {
     usize::from(person.tenant == TENANTS[1])
 }
 
-fn died(mut delivery: Delivery, session: Session, at: Timestamp) -> Settlement {
+fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) -> Settlement {
     delivery.attempts = 1;
     delivery.state = State::Dead { at, cause: Cause::NotFound };
     let took = Duration::from_millis(7);
@@ -459,7 +474,7 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp) -> Settlement {
         pauses_lane: false,
         ends_endpoint: false,
     };
-    Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: None }
+    Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: Some(answer) }
 }
 
 async fn wait(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), CannotRun> {

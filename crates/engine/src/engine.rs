@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_core::Roll;
-use posthaste_core::delivery::Delivery;
+use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, Key, MessageId, OriginId, TenantId};
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
@@ -314,6 +314,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Whether somebody has a message.
     pub async fn has_message(&self, whose: Sees, id: MessageId) -> Result<bool, StoreError> {
         Ok(self.store.message(id).await?.is_some_and(|message| whose.sees(message.tenant)))
+    }
+
+    /// How many bytes a delivery sends of its message, while that is kept: the payload's, or those of the compact one
+    /// in its place.
+    pub async fn bytes_sent(&self, delivery: &Delivery) -> Result<Option<usize>, StoreError> {
+        let bytes = |message: Arc<Message>| match (&message.compact, delivery.compact) {
+            (Some(compact), Compact::InUse) => compact.len(),
+            _ => message.body.len(),
+        };
+        Ok(self.store.message(delivery.message).await?.map(bytes))
     }
 
     /// What is durable of a delivery, and what only the loop knows of it.

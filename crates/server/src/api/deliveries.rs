@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use bytes::Bytes;
 use http::{StatusCode, Uri};
 use posthaste_core::Why;
+use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::policy::nearest;
@@ -179,7 +180,16 @@ pub(super) async fn whole<S: Store, C: Clock>(
         ShownAttempt { response, ..ShownAttempt::of(one, delivery) }
     };
     let attempts = view.shown.attempts.iter().map(attempt).collect();
-    Ok(Shown::of(ids, accepted_at, view, attempts))
+    let cause_detail = match delivery.state {
+        Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?.map(too_large),
+        _ => None,
+    };
+    Ok(Shown { cause_detail, ..Shown::of(ids, accepted_at, view, attempts) })
+}
+
+/// A receiver that answers 413 does not say where its limit is; what it refused is above it.
+fn too_large(bytes: usize) -> String {
+    format!("its receiver refused {bytes} bytes: its limit is lower")
 }
 
 /// The ids of a delivery and of what it joins.
@@ -201,6 +211,9 @@ pub(super) struct Shown<A> {
     tier: &'static str,
     state: &'static str,
     cause: Option<&'static str>,
+    /// What the cause alone does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause_detail: Option<String>,
     accepted_at: String,
     expires_at: Option<String>,
     sent_at: Option<String>,
@@ -250,6 +263,7 @@ impl<A> Shown<A> {
             tier: delivery.tier.name(),
             state: phase(view).name(),
             cause: cause(view),
+            cause_detail: None,
             accepted_at: value::write_time(accepted_at),
             expires_at: delivery.expiry.at().map(value::write_time),
             sent_at: sent_at.map(value::write_time),

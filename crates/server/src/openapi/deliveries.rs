@@ -28,7 +28,7 @@ const FILTERS: &[Field] = &[
 ];
 
 /// A delivery, with what is told of its endpoint and its attempts.
-const fn told(endpoint: Field, attempts: Field) -> [Field; 14] {
+const fn told(endpoint: Field, attempts: Field) -> [Field; 15] {
     [
         need("id", Shape::Text, ""),
         TENANT,
@@ -37,6 +37,7 @@ const fn told(endpoint: Field, attempts: Field) -> [Field; 14] {
         need("tier", Shape::Text, ""),
         need("state", Shape::Text, ""),
         null("cause", Shape::Text, "why the last step was no success"),
+        may("cause_detail", Shape::Text, "of one that is shown, after a 413: how many bytes were above the limit"),
         need("accepted_at", Shape::Time, ""),
         null("expires_at", Shape::Time, ""),
         null("sent_at", Shape::Time, "when its last attempt began"),

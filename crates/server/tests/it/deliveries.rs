@@ -191,19 +191,22 @@ async fn after_a_413_the_compact_payload_is_sent_once_in_its_place() {
             }
         };
         let attempts = shown.body["attempts"].as_array().expect("a list").clone();
-        attempts.iter().map(|attempt| attempt["cause"].as_str().expect("a cause").to_owned()).collect::<Vec<_>>()
+        let causes = attempts.iter().map(|attempt| attempt["cause"].as_str().expect("a cause").to_owned());
+        (causes.collect::<Vec<_>>(), shown.body["cause_detail"].as_str().map(str::to_owned))
     };
+    let refused = |bytes: usize| Some(format!("its receiver refused {bytes} bytes: its limit is lower"));
     let both = r#"{"payload": {"the": "long one"}, "compact": {"short": 1}}"#;
-    for (second, state, causes) in [
-        ("204 No Content", "delivered", ["payload_too_large", "ok"]),
-        ("413 Content Too Large", "dead", ["payload_too_large", "payload_too_large"]),
+    for (second, state, causes, detail) in [
+        ("204 No Content", "delivered", ["payload_too_large", "ok"], None),
+        ("413 Content Too Large", "dead", ["payload_too_large", "payload_too_large"], refused(12)),
     ] {
         let message = server.post("/v1/messages", both).await;
         assert!(answer(&receiver, "413 Content Too Large").await.ends_with(r#"{"the": "long one"}"#));
         assert!(answer(&receiver, second).await.ends_with(r#"{"short": 1}"#), "in its place");
-        assert_eq!(ended(&message, state).await, causes);
+        assert_eq!(ended(&message, state).await, (causes.map(str::to_owned).to_vec(), detail));
     }
     let message = server.post("/v1/messages", r#"{"payload": {"the": "long one"}}"#).await;
     answer(&receiver, "413 Content Too Large").await;
-    assert_eq!(ended(&message, "dead").await, ["payload_too_large"], "there is none to send in its place");
+    let told = (vec!["payload_too_large".to_owned()], refused(19));
+    assert_eq!(ended(&message, "dead").await, told, "there is none to send in its place");
 }

@@ -50,6 +50,7 @@ pub mod rotation;
 mod schema;
 mod scrub;
 mod sealed;
+mod sealer;
 mod settle;
 mod show;
 mod signed;
@@ -90,6 +91,7 @@ use reader::{Looks, READERS, Readers};
 use request::{Change, Request};
 use reserve::Reserve;
 use sealed::SealedAccept;
+use sealer::Sealer;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
 use vault::{Own, Vault};
@@ -103,6 +105,7 @@ use writer::Writer;
 #[derive(Debug)]
 pub struct Sqlite {
     // In this order: the writer's connection closes last and tidies the file up.
+    sealer: Sealer,
     readers: Readers,
     writer: Writer,
     shared: Arc<Shared>,
@@ -203,6 +206,7 @@ impl Sqlite {
             stopped: OnceLock::new(),
         });
         Ok(Self {
+            sealer: Sealer::start(&shared.vault)?,
             readers: Readers::start(connections, &looks)?,
             writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
@@ -284,13 +288,14 @@ impl Sqlite {
     }
 
     /// Seals messages, under keys that are read or made first where they are not in memory.
-    async fn seal(&self, messages: &mut [Accepted]) -> Result<(SealedAccept, Entries), StoreError> {
-        let vault = &self.shared.vault;
+    async fn seal(&self, mut messages: Vec<Accepted>) -> Result<(Vec<Accepted>, SealedAccept, Entries), StoreError> {
         loop {
-            if let Some(sealed) = vault.seal(messages) {
-                return Ok(sealed);
+            let sealed;
+            (messages, sealed) = self.sealer.seal(messages).await?;
+            if let Some((sealed, entries)) = sealed {
+                return Ok((messages, sealed, entries));
             }
-            let vault = Arc::clone(vault);
+            let vault = Arc::clone(&self.shared.vault);
             let whose: Vec<_> = messages.iter().map(|accepted| Arc::clone(&accepted.message)).collect();
             self.readers.read(move |conn| vault.fetch_keys_for(conn, &whose)).await?;
         }
@@ -380,12 +385,12 @@ impl Outbox for Sqlite {
         self.writer.ask(|reply| Request::Open { start: None, reply }).await
     }
 
-    async fn accept(&self, session: Session, mut messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
         let room = arrivals::room(messages.iter());
         let keyed = keys_given(&messages);
         // The room first: what waits for it is not there twice.
         let permit = self.shared.arrivals.make_room_soon(room).await?;
-        let (sealed, entries) = self.seal(&mut messages).await?;
+        let (messages, sealed, entries) = self.seal(messages).await?;
         let told = self
             .writer
             .ask_soon(|reply| {

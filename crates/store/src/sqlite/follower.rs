@@ -34,8 +34,8 @@ const ENTRIES_MAX: u64 = 40_000;
 const ROWS_MAX: u64 = 2_000;
 /// With nothing new for this long, a smaller batch will do.
 const QUIET: Duration = Duration::from_secs(1);
-/// Rows written by one transaction: others wait for them.
-const SLICE: usize = 512;
+/// Rows written at once: whoever accepts waits for them. So few go along with a group of others.
+const SLICE: usize = 128;
 
 /// What the writer tells the thread.
 #[derive(Debug)]

@@ -63,8 +63,8 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let store = open(&folder);
     let session = store.open().await.expect("a session").session;
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
-    let mut late = vec![message(session, 2, Some("user-42"))];
-    let (sealed, entries) = store.seal(&mut late).await.expect("it seals");
+    let late = vec![message(session, 2, Some("user-42"))];
+    let (late, sealed, entries) = store.seal(late).await.expect("it seals");
     let old = sealed.messages[0].key;
     let vault = &store.shared.vault;
     let (vault, subject) = (Arc::clone(vault), vault.subject(TENANT, "user-42"));

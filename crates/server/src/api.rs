@@ -95,11 +95,8 @@ impl<S: Store, C: Clock> Api<S, C> {
 
     /// The endpoint somebody names, if it is there for them.
     async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let known = match self.engine.endpoint_named(whose, named).await? {
-            Some(id) => self.engine.endpoint(whose, id).await?,
-            None => None,
-        };
-        known.map(|known| known.endpoint.id).ok_or_else(|| Problem::no_such("endpoint"))
+        let id = self.endpoint_once_named(whose, named).await?;
+        self.engine.endpoint(whose, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
     /// The same for whoever asks what became of its deliveries: also if it was deleted since.

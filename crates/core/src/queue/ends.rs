@@ -69,13 +69,12 @@ impl Queue {
     pub fn may_pass(&mut self, delivery: &Delivery) -> bool {
         let lane = delivery.lane;
         let is_strict = self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).is_strict());
-        let cuts = [Scope::Message(delivery.message), Scope::Lane(lane)];
-        let unrecorded = cuts.iter().filter(|scope| self.cuts.covers(**scope, delivery));
-        let durable = unrecorded.clone().any(|scope| !self.cutting.contains_key(scope));
-        if !is_strict || durable {
+        let mut cuts = vec![Scope::Message(delivery.message), Scope::Lane(lane)];
+        cuts.retain(|scope| self.cuts.covers(*scope, delivery));
+        if !is_strict || cuts.iter().any(|scope| !self.cutting.contains_key(scope)) {
             return true;
         }
-        for scope in unrecorded {
+        for scope in &cuts {
             self.cutting.get_mut(scope).into_iter().for_each(|cut| _ = cut.lanes.insert(lane));
         }
         false

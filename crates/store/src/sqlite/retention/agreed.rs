@@ -226,7 +226,7 @@ pub(super) fn walked(conn: &Connection) -> Result<i64, StoreError> {
 /// Who owns lanes, and what was agreed with them.
 pub(super) struct Owners<'c> {
     conn: &'c Connection,
-    /// Whether anything was agreed with anybody.
+    /// Whether nothing was agreed with anybody.
     are_equals: bool,
     lanes: BTreeMap<LaneId, TenantId>,
     own: BTreeMap<TenantId, OwnRetention>,

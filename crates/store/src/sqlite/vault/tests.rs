@@ -58,6 +58,23 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
 }
 
 #[tokio::test]
+async fn a_batch_of_a_tenant_that_nobody_knows_yet_is_sealed_and_reads_back_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    let batch: Vec<Accepted> = (1..=100).map(|number| message(session, number, Some("user-42"))).collect();
+    let accepted = store.accept(session, batch).await.expect("it accepts");
+    assert_eq!(accepted, vec![Acceptance::Fresh; 100]);
+    for number in 1..=100 {
+        let id = MessageId(Key::new(session.writer, number));
+        let found = store.message(id).await.expect("it reads").expect("it is there");
+        assert_eq!((found.id, &*found.body), (id, b"a body".as_slice()));
+    }
+    store.close().await;
+    assert_eq!(keys(&folder), [(1, -1), (2, 7), (3, 7)], "its keys were made once");
+}
+
+#[tokio::test]
 async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);

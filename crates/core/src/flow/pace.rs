@@ -2,8 +2,9 @@
 //!
 //! A pace begins well below what the receiver took when it was well, grows by the second while
 //! answers come and latency holds, quickly up to a ceiling the receiver has shown it can take,
-//! slowly beyond it, and is halved by every second in which the receiver says 429 or 503. It ends
-//! when it has not been needed for a while.
+//! slowly beyond it, and is halved by every second in which the receiver says 429 or 503. It stays
+//! below twice of what the receiver has shown, bursts included, until that has gone well for two
+//! minutes: then it has shown that. A pace ends when it has not been needed for a while.
 
 use std::time::Duration;
 
@@ -21,6 +22,11 @@ const CEILING: (u64, u64) = (3, 2);
 /// Growth a second below the ceiling, and beyond it.
 const QUICK: (u64, u64) = (13, 10);
 const SLOW: (u64, u64) = (101, 100);
+/// Growth ends here, as a share of what it has shown it can take.
+const MOST: (u64, u64) = (5, 3);
+/// A receiver that was given the most for so long, and took it well, has shown that it can take it.
+/// Without that a long backlog would take longer to drain than it took to grow.
+const SHOWN_AFTER: Duration = Duration::from_secs(120);
 /// What is left of the pace when latency does not hold, once a second.
 const EASE: (u64, u64) = (19, 20);
 /// Growth and cuts happen once in this time.
@@ -34,6 +40,10 @@ pub struct Pace {
     /// In thousandths a second.
     rate: u64,
     ceiling: u64,
+    /// What the receiver has shown it can take.
+    shown: u64,
+    /// Since when it is given the most of that, and takes it well.
+    at_most_since: Option<Timestamp>,
     bucket: Bucket,
     /// When it last grew or was cut.
     stepped: Timestamp,
@@ -58,16 +68,18 @@ impl Pace {
     /// Begins a recovery of a destination that took `healthy` (thousandths a second) when it was well.
     pub fn recovering(now: Timestamp, healthy: u64) -> Self {
         let rate = of(healthy, BEGIN).max(BEGIN_LEAST);
-        Self::at(now, rate, of(healthy, CEILING).max(rate))
+        Self::at(now, rate, of(healthy, CEILING).max(rate), healthy.max(rate))
     }
 
     /// Slows a destination down that had too much at `sent` (thousandths a second).
     pub fn slowed(now: Timestamp, sent: u64) -> Self {
-        Self::at(now, (sent / 2).max(LEAST), sent.max(LEAST))
+        let sent = sent.max(LEAST);
+        Self::at(now, (sent / 2).max(LEAST), sent, sent)
     }
 
-    fn at(now: Timestamp, rate: u64, ceiling: u64) -> Self {
-        Self { rate, ceiling, bucket: Bucket::full(&limit(rate), now), stepped: now, needed: now }
+    fn at(now: Timestamp, rate: u64, ceiling: u64, shown: u64) -> Self {
+        let bucket = Bucket::full(&limit(rate), now);
+        Self { rate, ceiling, shown, at_most_since: None, bucket, stepped: now, needed: now }
     }
 
     /// In thousandths a second.
@@ -110,24 +122,36 @@ impl Pace {
                 if due {
                     // What was too much is not tried again in a hurry.
                     self.ceiling = of(self.rate, EASE).max(LEAST);
-                    self.rate = (self.rate / 2).max(LEAST);
-                    self.stepped = now;
+                    self.step_to((self.rate / 2).max(LEAST), now);
                 }
             }
-            Answer::Slowly if due => {
-                self.rate = of(self.rate, EASE).max(LEAST);
-                self.stepped = now;
-            }
-            Answer::Well if due => {
-                self.rate = if self.rate < self.ceiling {
-                    of(self.rate, QUICK).min(self.ceiling)
-                } else {
-                    of(self.rate, SLOW) + 1
-                };
-                self.stepped = now;
-            }
+            Answer::Slowly if due => self.step_to(of(self.rate, EASE).max(LEAST), now),
+            Answer::Well if due => self.grow(now),
             _ => {}
         }
+    }
+
+    /// Grows, as far as the receiver has shown that it may.
+    fn grow(&mut self, now: Timestamp) {
+        let most = of(self.shown, MOST);
+        let grown =
+            if self.rate < self.ceiling { of(self.rate, QUICK).min(self.ceiling) } else { of(self.rate, SLOW) + 1 };
+        if grown < most {
+            return self.step_to(grown, now);
+        }
+        let since = self.at_most_since.unwrap_or(now).min(now);
+        self.step_to(most, now);
+        self.at_most_since = Some(since);
+        if now.since(since) >= SHOWN_AFTER {
+            self.shown = most;
+            self.at_most_since = None;
+        }
+    }
+
+    fn step_to(&mut self, rate: u64, now: Timestamp) {
+        self.rate = rate;
+        self.stepped = now;
+        self.at_most_since = None;
     }
 
     /// Whether it has not been needed for a while.
@@ -176,6 +200,48 @@ mod tests {
         }
         assert_eq!(rates[..5], [20_000, 26_000, 33_800, 43_940, 45_000]);
         assert!(rates[5..].windows(2).all(|pair| pair[1] > pair[0] && pair[1] <= pair[0] * 103 / 100), "{rates:?}");
+    }
+
+    /// The rate in each of so many seconds in which all goes well.
+    fn well_for(pace: &mut Pace, from: Timestamp, count: u64) -> Vec<u64> {
+        let second = |second| {
+            pace.answered(from + seconds(second), Answer::Well);
+            pace.rate()
+        };
+        (1..=count).map(second).collect()
+    }
+
+    #[test]
+    fn no_second_of_a_recovery_has_twice_of_what_the_receiver_has_shown() {
+        let mut pace = Pace::recovering(NOW, 30_000);
+        let mut sent: Vec<Timestamp> = Vec::new();
+        for millis in 0..120_000 {
+            let now = NOW + Duration::from_millis(millis);
+            pace.answered(now, Answer::Well);
+            while pace.next_at(now).is_none() {
+                pace.take(now);
+                sent.push(now);
+            }
+        }
+        let in_a_second = |from: &Timestamp| sent.iter().filter(|at| *at >= from && at.since(*from) < STEP).count();
+        let peak = sent.iter().map(in_a_second).max();
+        assert!(peak.is_some_and(|peak| (50..60).contains(&peak)), "{peak:?}");
+    }
+
+    #[test]
+    fn a_receiver_that_took_the_most_for_two_minutes_has_shown_that_it_can() {
+        let rates = well_for(&mut Pace::recovering(NOW, 30_000), NOW, 200);
+        let reached = rates.iter().position(|rate| *rate == 50_000).expect("it grows");
+        assert!(rates[reached..=reached + 120].iter().all(|rate| *rate == 50_000), "{rates:?}");
+        assert!(rates[reached + 121] > 50_000, "{rates:?}");
+    }
+
+    #[test]
+    fn a_receiver_that_was_slow_in_between_has_not_shown_it() {
+        let mut pace = Pace::recovering(NOW, 30_000);
+        well_for(&mut pace, NOW, 100);
+        pace.answered(NOW + seconds(101), Answer::Slowly);
+        assert_eq!(well_for(&mut pace, NOW + seconds(101), 120).iter().max(), Some(&50_000));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod disk;
 mod figures;
 mod hammer;
 pub(crate) mod part;
+mod receiver;
 mod rig;
 mod scenario;
 mod show;

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::hammer::{Lead, Load, Post, hammer};
-use super::{certificate, tally};
+use super::{certificate, receiver};
 use crate::config::Config;
 use crate::serve;
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Part {
     /// Takes everything and counts it
-    Receiver(tally::Args),
+    Receiver(receiver::Args),
     /// The server as `serve --dev` runs it, with the embedded settings alone; says on each line of input how many
     /// commits there were
     Server { data: PathBuf },
@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let (work, bare) = match args.part {
         Part::Receiver(args) => {
             end_with_input();
-            return runtime.block_on(tally::serve(&args));
+            return runtime.block_on(receiver::serve(&args));
         }
         Part::Server { data } => return runtime.block_on(server(data)),
         Part::Producer(work) => (work, false),

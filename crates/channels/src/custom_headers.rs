@@ -5,8 +5,11 @@
 //! printed nor named in an error.
 
 use std::fmt;
+use std::sync::Arc;
 
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderName;
+
+use crate::fields::Fields;
 
 /// Headers one endpoint may have.
 pub const HEADERS_MAX: usize = 64;
@@ -43,7 +46,7 @@ const RESERVED_PREFIXES: &[&str] = &["webhook-", "posthaste-"];
 
 /// An endpoint's own headers, checked once.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct CustomHeaders(Vec<(HeaderName, HeaderValue)>);
+pub struct CustomHeaders(Arc<Fields>);
 
 /// Why an endpoint cannot have these headers. Never says what a value was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,41 +93,44 @@ pub enum BadHeader {
 
 impl CustomHeaders {
     /// Takes names and values as the API got them. White space around a value is not part of it.
-    pub fn parse<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BadHeader> {
-        let mut headers = Self::default();
+    pub fn parse<'a>(given: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BadHeader> {
+        let mut fields = Fields::default();
         let mut total_bytes = 0;
-        for (name, value) in fields {
-            if headers.0.len() == HEADERS_MAX {
+        for (count, (name, value)) in given.into_iter().enumerate() {
+            if count == HEADERS_MAX {
                 return Err(BadHeader::TooMany);
             }
             let name = parse_name(name)?;
-            if headers.0.iter().any(|(other, _)| *other == name) {
+            if fields.iter().any(|(other, _)| other == name) {
                 return Err(BadHeader::Twice { name: name.to_string() });
             }
-            let value = parse_value(&name, value)?;
+            let value = value.trim_matches([' ', '\t']);
+            if value.len() > VALUE_BYTES_MAX {
+                return Err(BadHeader::ValueTooLong { name: name.to_string(), bytes: value.len() });
+            }
+            fields.push(&name, value).map_err(|_| BadHeader::Value { name: name.to_string() })?;
             total_bytes += name.as_str().len() + value.len();
             if total_bytes > TOTAL_BYTES_MAX {
                 return Err(BadHeader::TooLarge);
             }
-            headers.0.push((name, value));
         }
-        Ok(headers)
+        Ok(Self(Arc::new(fields)))
     }
 
     /// Names, in lower case, and values, as their owner may see them and the store keeps them.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("checked to be printable ASCII")))
+        self.0.iter()
     }
 
-    /// Names and values as a request takes them.
-    pub(crate) fn fields(&self) -> &[(HeaderName, HeaderValue)] {
+    /// As a request takes them.
+    pub(crate) fn fields(&self) -> &Arc<Fields> {
         &self.0
     }
 }
 
 impl fmt::Debug for CustomHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        self.0.fmt(f)
     }
 }
 
@@ -136,20 +142,6 @@ fn parse_name(text: &str) -> Result<HeaderName, BadHeader> {
     let is_reserved =
         RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix));
     if is_reserved { Err(BadHeader::Reserved { name: name.to_string() }) } else { Ok(name) }
-}
-
-fn parse_value(name: &HeaderName, text: &str) -> Result<HeaderValue, BadHeader> {
-    let text = text.trim_matches([' ', '\t']);
-    if text.len() > VALUE_BYTES_MAX {
-        return Err(BadHeader::ValueTooLong { name: name.to_string(), bytes: text.len() });
-    }
-    // Bytes above ASCII would pass as "opaque"; receivers disagree on what they mean.
-    let mut value = HeaderValue::from_str(text)
-        .ok()
-        .filter(|_| text.is_ascii())
-        .ok_or_else(|| BadHeader::Value { name: name.to_string() })?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 #[cfg(test)]

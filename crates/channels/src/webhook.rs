@@ -3,18 +3,18 @@
 //! [`request`] runs for every attempt and does nothing twice that could be done once: headers of
 //! the endpoint's own come checked, secrets come with their key prepared, the body is shared and
 //! never copied. Invariant: the bytes signed are the bytes sent, and no header of ours can be
-//! replaced. [`judge`] only names what came back; what follows from it is
+//! replaced: [`CustomHeaders`] has none of their names. [`judge`] only names what came back; what follows from it is
 //! `posthaste_core::delivery::settle`.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use http::{Method, Request};
 use posthaste_core::classify::{self, Overrides};
 use posthaste_core::{Cause, Class, Timestamp, Verdict};
 use posthaste_crypto::Secret;
 
 use crate::custom_headers::CustomHeaders;
-use crate::retry_after;
+use crate::fields::Fields;
+use crate::{Request, retry_after};
 
 /// The message's id: the same on every attempt.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -34,12 +34,12 @@ pub const CORRELATION_ID: HeaderName = HeaderName::from_static("posthaste-correl
 pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
 
 /// What a receiver may add to its answer: more than a status can say.
-const ASKS: HeaderName = HeaderName::from_static("webhook-delivery");
+pub const ASKS: HeaderName = HeaderName::from_static("webhook-delivery");
 
-/// Ours at their most: the eight above, content type and user agent; and the host, which the connection adds.
-const OWN_HEADERS_MAX: usize = 11;
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("Posthaste/", env!("CARGO_PKG_VERSION")));
+/// Ours with one secret and an event type, nearly always.
+const FIELDS_BYTES: usize = 512;
+const JSON: &str = "application/json";
+const AGENT: &str = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
 
 /// One attempt, with everything its request is made of. It holds the payload: not for printing.
 #[derive(Clone)]
@@ -84,47 +84,35 @@ pub enum Unsendable {
     },
 }
 
-/// The request of this attempt, signed at `now`. Path, host and the length of the body are the connection's to say,
-/// which knows where it leads.
-pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request<Bytes>, Unsendable> {
+/// The request of this attempt, signed at `now`.
+pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsendable> {
     let delivery = || outgoing.delivery.to_owned();
     if outgoing.secrets.is_empty() {
         return Err(Unsendable::Unsigned { delivery: delivery() });
     }
     let timestamp_seconds = now.as_millis().div_euclid(1_000);
     let signature = posthaste_crypto::sign(outgoing.secrets, outgoing.message, timestamp_seconds, &outgoing.body);
-
-    let mut headers = HeaderMap::with_capacity(OWN_HEADERS_MAX + outgoing.headers.fields().len());
-    for (name, value) in outgoing.headers.fields() {
-        headers.insert(name, value.clone());
-    }
-    // Ours come last and replace: even a name that slipped through above could not stand.
-    headers.insert(CONTENT_TYPE, JSON);
-    headers.insert(USER_AGENT, AGENT);
-    headers.insert(WEBHOOK_TIMESTAMP, timestamp_seconds.into());
-    headers.insert(WEBHOOK_SIGNATURE, HeaderValue::try_from(signature).expect("`v1,`, base64 and spaces"));
-    headers.insert(ATTEMPT, outgoing.attempt.into());
-    let texts = [
+    let (timestamp, attempt) = (timestamp_seconds.to_string(), outgoing.attempt.to_string());
+    let values = [
+        (CONTENT_TYPE, Some(JSON)),
+        (USER_AGENT, Some(AGENT)),
         (WEBHOOK_ID, Some(outgoing.message)),
+        (WEBHOOK_TIMESTAMP, Some(&timestamp)),
+        (WEBHOOK_SIGNATURE, Some(&signature)),
         (DELIVERY, Some(outgoing.delivery)),
+        (ATTEMPT, Some(&attempt)),
         (CORRELATION_ID, Some(outgoing.correlation_id)),
         (EVENT_TYPE, outgoing.event_type),
         (RECEIPT, outgoing.receipt),
     ];
-    for (name, text) in texts {
-        let Some(text) = text else { continue };
-        let Some(mut value) = printable(text) else {
-            return Err(Unsendable::Value { delivery: delivery(), header: name });
-        };
-        // Whoever holds the token can acknowledge.
-        value.set_sensitive(name == RECEIPT);
-        headers.insert(name, value);
+    let mut ours = Fields::with_capacity(FIELDS_BYTES);
+    for (header, value) in values {
+        let Some(value) = value else { continue };
+        if ours.push(&header, value).is_err() {
+            return Err(Unsendable::Value { delivery: delivery(), header });
+        }
     }
-
-    let mut request = Request::new(outgoing.body.clone());
-    *request.method_mut() = Method::POST;
-    *request.headers_mut() = headers;
-    Ok(request)
+    Ok(Request { ours, own: outgoing.headers.fields().clone(), body: outgoing.body.clone() })
 }
 
 /// What came back, as far as a verdict depends on it.
@@ -175,10 +163,6 @@ fn wish(headers: &HeaderMap) -> Option<Cause> {
     })
 }
 
-fn printable(text: &str) -> Option<HeaderValue> {
-    HeaderValue::from_str(text).ok().filter(|_| text.is_ascii())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::LazyLock;
@@ -211,7 +195,7 @@ mod tests {
         }
     }
 
-    fn made(outgoing: &Outgoing<'_>) -> Request<Bytes> {
+    fn made(outgoing: &Outgoing<'_>) -> Request {
         request(outgoing, NOW).expect("nothing in it is wrong")
     }
 
@@ -219,58 +203,56 @@ mod tests {
         request(outgoing, NOW).expect_err("something in it is wrong")
     }
 
-    /// Every header, sorted by name, one a line.
-    fn lines(request: &Request<Bytes>) -> String {
-        let text = |value: &HeaderValue| value.to_str().expect("printable").to_owned();
-        let mut lines: Vec<_> =
-            request.headers().iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
-        lines.sort();
-        lines.join("\n")
+    /// Every field, ours first.
+    fn fields_of(request: &Request) -> Vec<(&str, &str)> {
+        request.ours.iter().chain(request.own.iter()).collect()
     }
 
-    fn check_signature(request: &Request<Bytes>) {
-        let header = |name: HeaderName| request.headers()[name].to_str().expect("printable").to_owned();
-        let [id, timestamp, signature] = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE].map(header);
-        let received = Received { id: &id, timestamp: &timestamp, signature: &signature, body: request.body() };
+    fn field<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
+        fields_of(request).into_iter().find_map(|(other, value)| (name == other).then_some(value))
+    }
+
+    fn check_signature(request: &Request) {
+        let names = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
+        let [id, timestamp, signature] = names.map(|name| field(request, &name).expect("every request has it"));
+        let received = Received { id, timestamp, signature, body: &request.body };
         assert_eq!(verify(&*OWN, &received, 1_800_000_000, Duration::ZERO), Ok(()));
     }
 
     #[test]
-    fn a_request_is_a_post_with_the_documented_headers_and_no_other() {
+    fn a_request_has_the_documented_headers_and_no_other() {
         let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
         let request = made(&Outgoing { headers: &custom, receipt: Some("rct-7"), ..outgoing() });
-        assert_eq!(request.method(), Method::POST);
-        let expected = format!(
-            "content-type: application/json\n\
-             posthaste-attempt: 3\n\
-             posthaste-correlation-id: order-99\n\
-             posthaste-delivery: dlv_2\n\
-             posthaste-event-type: invoice.paid\n\
-             posthaste-receipt: rct-7\n\
-             user-agent: Posthaste/{}\n\
-             webhook-id: msg_1\n\
-             webhook-signature: {}\n\
-             webhook-timestamp: 1800000000\n\
-             x-team: a",
-            env!("CARGO_PKG_VERSION"),
-            posthaste_crypto::sign(&*SECRETS, "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#),
-        );
-        assert_eq!(lines(&request), expected);
+        let signature = posthaste_crypto::sign(&*SECRETS, "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#);
+        let agent = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
+        let expected = [
+            ("content-type", "application/json"),
+            ("user-agent", agent),
+            ("webhook-id", "msg_1"),
+            ("webhook-timestamp", "1800000000"),
+            ("webhook-signature", &signature),
+            ("posthaste-delivery", "dlv_2"),
+            ("posthaste-attempt", "3"),
+            ("posthaste-correlation-id", "order-99"),
+            ("posthaste-event-type", "invoice.paid"),
+            ("posthaste-receipt", "rct-7"),
+            ("x-team", "a"),
+        ];
+        assert_eq!(fields_of(&request), expected);
         check_signature(&request);
     }
 
     #[test]
     fn what_a_message_does_not_have_is_left_out() {
         let request = made(&Outgoing { event_type: None, ..outgoing() });
-        assert!(!request.headers().contains_key(EVENT_TYPE));
-        assert!(!request.headers().contains_key(RECEIPT));
+        assert_eq!([EVENT_TYPE, RECEIPT].map(|name| field(&request, &name)), [None, None]);
     }
 
     #[test]
     fn the_body_is_shared_not_copied() {
         let body = Bytes::from(vec![b' '; 1_000]);
         let request = made(&Outgoing { body: body.clone(), ..outgoing() });
-        assert_eq!(request.body().as_ptr(), body.as_ptr());
+        assert_eq!(request.body.as_ptr(), body.as_ptr());
     }
 
     #[test]
@@ -374,25 +356,27 @@ mod tests {
                 0..6,
             ),
         ) {
-            let fields = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let given = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             // What is refused never gets this far; keep what is taken one by one.
-            let taken = fields.filter(|field| CustomHeaders::parse([*field]).is_ok());
+            let taken = given.filter(|field| CustomHeaders::parse([*field]).is_ok());
             let custom = CustomHeaders::parse(taken).unwrap_or_default();
             let plain = made(&outgoing());
             let request = made(&Outgoing { headers: &custom, ..outgoing() });
-            for (name, value) in plain.headers() {
-                prop_assert_eq!(request.headers().get_all(name).iter().collect::<Vec<_>>(), vec![value]);
-            }
-            prop_assert_eq!(request.headers().len(), plain.headers().len() + custom.iter().count());
-            for name in ["content-length", "transfer-encoding", "connection"] {
-                prop_assert!(!request.headers().contains_key(name));
+            let (plain, both) = (fields_of(&plain), fields_of(&request));
+            prop_assert_eq!(&both[..plain.len()], &plain[..]);
+            let mut names: Vec<&str> = both.iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names.dedup();
+            prop_assert_eq!(names.len(), plain.len() + custom.iter().count());
+            for name in ["host", "content-length", "transfer-encoding", "connection"] {
+                prop_assert!(!names.contains(&name));
             }
         }
 
         #[test]
         fn what_is_signed_is_what_is_sent(body: Vec<u8>) {
             let request = made(&Outgoing { body: Bytes::from(body.clone()), ..outgoing() });
-            prop_assert_eq!(request.body(), &body);
+            prop_assert_eq!(&request.body, &body);
             check_signature(&request);
         }
     }

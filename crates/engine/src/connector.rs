@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, StatusCode};
 use posthaste_core::Cause;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -46,6 +46,7 @@ use crate::target::{Refusal, Target, TargetRules};
 pub use exchange::{BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 pub use identity::{BadIdentity, CERTIFICATES_MAX, Identity, IdentityPem, PEM_BYTES_MAX};
 pub use open::{Dial, Tcp};
+pub use posthaste_channels::{Fields, Request};
 pub use resolve::{NoAnswer, Resolve, System};
 pub use trust::{Roots, TrustError};
 
@@ -110,12 +111,12 @@ impl Default for Settings {
 pub struct Job {
     /// The caller's own; it comes back in [`Done`].
     pub token: u64,
-    /// Where to: it decides the request's path and `Host`, whatever the request says.
+    /// Where to: it decides the request's path and `Host`.
     pub target: Arc<Target>,
     /// How TLS is spoken with it, if not as with everybody; jobs with another share no connection.
     pub identity: Option<Arc<Identity>>,
-    /// Method, fields and body; the fields that frame the body are ours.
-    pub request: Request<Bytes>,
+    /// Fields and body.
+    pub request: Request,
     /// When it must have ended; never later than `attempt_timeout` from now.
     pub deadline: Instant,
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
+use posthaste_channels::{Request, webhook};
 use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
@@ -18,7 +19,7 @@ pub(super) struct Attempt {
     token: u64,
     target: Arc<Target>,
     identity: Option<Arc<Identity>>,
-    request: Request<Bytes>,
+    request: Request,
     deadline: Instant,
     sent_at: Instant,
     /// Whether a connection gave it back already.
@@ -46,23 +47,22 @@ impl Attempt {
         self.deadline
     }
 
-    /// The request; its path and host are the target's, whatever it says.
-    pub(super) fn request(&self) -> &Request<Bytes> {
+    pub(super) fn request(&self) -> &Request {
         &self.request
     }
 
     /// The same for HTTP/2, which frames the body itself.
-    pub(super) fn http2_request(&self) -> (Request<()>, Bytes) {
-        let body = self.request.body().clone();
-        let mut head = Request::new(());
-        *head.method_mut() = self.request.method().clone();
+    pub(super) fn http2_request(&self) -> (http::Request<()>, Bytes) {
+        let Request { ours, own, body } = &self.request;
+        let mut head = http::Request::new(());
+        *head.method_mut() = Method::POST;
         *head.uri_mut() = self.target.url();
         *head.version_mut() = Version::HTTP_2;
-        *head.headers_mut() = self.request.headers().clone();
         let headers = head.headers_mut();
-        CONNECTION_FIELDS.iter().for_each(|name| drop(headers.remove(name)));
+        ours.iter().for_each(|field| put(headers, field, false));
+        own.iter().for_each(|field| put(headers, field, true));
         headers.insert(header::CONTENT_LENGTH, body.len().into());
-        (head, body)
+        (head, body.clone())
     }
 
     /// Whether a connection gave it back already.
@@ -98,15 +98,13 @@ impl Attempt {
     }
 }
 
-/// Fields of HTTP/1.1 that HTTP/2 has other words for.
-const CONNECTION_FIELDS: [HeaderName; 6] = [
-    header::HOST,
-    header::CONNECTION,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
+/// A value that is a secret is kept out of the tables that HTTP/2 compresses heads by.
+fn put(headers: &mut HeaderMap, (name, value): (&str, &str), is_secret: bool) {
+    let name = HeaderName::from_bytes(name.as_bytes()).expect("fields are made of names");
+    let mut value = HeaderValue::from_str(value).expect("fields are printable ASCII");
+    value.set_sensitive(is_secret || name == webhook::RECEIPT);
+    headers.append(name, value);
+}
 
 impl Drop for Attempt {
     /// A panic or an aborted runtime: we cannot know how far it came.

@@ -173,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use http::Request;
+    use posthaste_channels::Request;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
@@ -204,7 +204,7 @@ mod tests {
         let target = Target::parse(&format!("http://{address}/"), &opener.settings.rules).expect("an allowed address");
         let (results, _receiver) = mpsc::channel(1);
         let reply = results.try_reserve_owned().expect("a channel of one");
-        let request = Request::new(Bytes::from_static(b"{}"));
+        let request = Request { body: Bytes::from_static(b"{}"), ..Request::default() };
         let (now, timeout) = (Instant::now(), Duration::from_secs(10));
         let job = Job { token: 1, target: Arc::new(target), identity: None, request, deadline: now + timeout };
         Attempt::new(job, reply, now, timeout)

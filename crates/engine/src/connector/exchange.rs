@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::Request;
+use posthaste_channels::Request;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
@@ -106,10 +106,10 @@ impl Link {
     }
 
     /// Sends a request and reads its answer until the alarm rings.
-    pub(super) async fn exchange(&mut self, request: &Request<Bytes>, target: &Target, alarm: &mut Alarm) -> Exchange {
+    pub(super) async fn exchange(&mut self, request: &Request, target: &Target, alarm: &mut Alarm) -> Exchange {
         self.is_usable = false;
         http1::write_head(&mut self.outbox, request, target);
-        let mut body = request.body().clone();
+        let mut body = request.body.clone();
         if body.len() <= COPIED_BYTES_MAX {
             self.outbox.extend_from_slice(&body);
             body = Bytes::new();

@@ -10,8 +10,9 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 
-use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use bytes::{Buf, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use posthaste_channels::{Request, webhook};
 use posthaste_core::Cause;
 
 use super::exchange::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
@@ -19,26 +20,19 @@ use super::{Answer, Fault};
 use crate::target::Target;
 use chunks::Chunks;
 
-/// Fields that are the target's or the framing's, whatever a request says.
-const OURS: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+/// Fields of an answer that somebody reads: how it is framed, and what it asks for. No other is kept.
+const READ: [HeaderName; 5] =
+    [header::CONNECTION, header::CONTENT_LENGTH, header::RETRY_AFTER, header::TRANSFER_ENCODING, webhook::ASKS];
 
 /// Writes a request's head: its path and host are the target's, its framing is ours.
-pub(super) fn write_head(out: &mut Vec<u8>, request: &Request<Bytes>, target: &Target) {
+pub(super) fn write_head(out: &mut Vec<u8>, request: &Request, target: &Target) {
     let path = target.path().path_and_query().map_or("/", |path| path.as_str());
-    for part in [request.method().as_str(), " ", path, " HTTP/1.1\r\n"] {
-        out.extend_from_slice(part.as_bytes());
-    }
-    for (name, value) in request.headers().iter().filter(|(name, _)| !OURS.contains(name)) {
-        write_field(out, name, value.as_bytes());
-    }
-    write_field(out, &header::HOST, target.host_field().as_bytes());
-    write!(out, "content-length: {}\r\n\r\n", request.body().len()).expect("a vector takes everything");
-}
-
-fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    for part in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
+    let (ours, own) = (request.ours.lines().as_bytes(), request.own.lines().as_bytes());
+    let host = target.host_field().as_bytes();
+    for part in [b"POST ", path.as_bytes(), b" HTTP/1.1\r\nhost: ", host, b"\r\n", ours, own] {
         out.extend_from_slice(part);
     }
+    write!(out, "content-length: {}\r\n\r\n", request.body.len()).expect("a vector takes everything");
 }
 
 /// How far an answer is.
@@ -157,10 +151,12 @@ fn parse(inbox: &[u8]) -> Result<Option<(Option<Head>, usize)>, Fault> {
     if !(200..=599).contains(&status.as_u16()) {
         return Err(Fault::new(Cause::ProtocolError, "status"));
     }
-    let mut headers = HeaderMap::with_capacity(answer.headers.len());
+    let mut headers = HeaderMap::new();
     for field in answer.headers.iter() {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| NOT_HTTP)?;
-        headers.append(name, HeaderValue::from_bytes(field.value).map_err(|_| NOT_HTTP)?);
+        let value = HeaderValue::from_bytes(field.value).map_err(|_| NOT_HTTP)?;
+        if let Some(name) = READ.iter().find(|name| name.as_str().eq_ignore_ascii_case(field.name)) {
+            headers.append(name, value);
+        }
     }
     let is_old = answer.version == Some(0);
     let framing = Framing::of(status, &headers, is_old)?;

@@ -1,7 +1,9 @@
 //! Answers in every number of pieces, and what is made of them.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use posthaste_channels::Fields;
 use proptest::prelude::*;
 
 use super::*;
@@ -136,19 +138,30 @@ fn an_excerpt_is_of_failures_alone_and_a_long_body_is_not_read_on() {
 }
 
 #[test]
-fn a_head_says_what_the_target_and_the_body_are_whatever_the_request_says() {
+fn a_head_says_where_it_leads_then_our_fields_then_the_endpoint_s_own() {
     let rules = TargetRules { allow_http: true, ..TargetRules::default() };
     let target = Target::parse("http://hooks.example.com:8080/a/b?c=d", &rules).expect("a public name");
-    let mut request = Request::new(Bytes::from_static(b"{}"));
-    *request.method_mut() = http::Method::POST;
-    for (name, value) in [("host", "evil"), ("x-team", "a"), ("content-length", "9"), ("transfer-encoding", "chunked")]
-    {
-        request.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
+    let of = |name: &'static str, value| {
+        let mut fields = Fields::default();
+        fields.push(&HeaderName::from_static(name), value).expect("a field");
+        fields
+    };
+    let (ours, own) = (of("webhook-id", "msg_1"), Arc::new(of("x-team", "a")));
     let mut out = Vec::new();
-    write_head(&mut out, &request, &target);
-    let expected = "POST /a/b?c=d HTTP/1.1\r\nx-team: a\r\nhost: hooks.example.com:8080\r\ncontent-length: 2\r\n\r\n";
+    write_head(&mut out, &Request { ours, own, body: "{}".into() }, &target);
+    let expected = "POST /a/b?c=d HTTP/1.1\r\nhost: hooks.example.com:8080\r\nwebhook-id: msg_1\r\nx-team: a\r\n\
+                    content-length: 2\r\n\r\n";
     assert_eq!(String::from_utf8(out).expect("text"), expected);
+}
+
+#[test]
+fn of_an_answer_s_fields_those_are_kept_that_somebody_reads() {
+    let answer = "HTTP/1.1 429 No\r\nserver: x\r\nRetry-After: 7\r\nset-cookie: a\r\ncontent-length: 0\r\n\r\n";
+    let (mut reading, mut inbox) = (Reading::default(), BytesMut::from(answer));
+    let end = reading.take(&mut inbox).expect("an answer");
+    let (answer, _) = reading.into_answer(end).expect("an answer");
+    let names: Vec<_> = answer.headers.keys().map(HeaderName::as_str).collect();
+    assert_eq!(names, ["retry-after", "content-length"]);
 }
 
 /// Bytes that are nearly an answer.

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use posthaste_testkit::caller::Line;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Barrier, Semaphore};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
@@ -67,17 +67,24 @@ pub(super) trait Post {
     fn is_taken(&self, status: StatusCode, body: &[u8]) -> bool;
 }
 
-/// Posts until the time is over or the messages are spent; gives how many were taken, and how long that
-/// took. An answer that does not take everything ends the run with an error.
+/// Opens every connection, then posts until the time is over or the messages are spent; gives how many were taken, and
+/// how long that took. An answer that does not take everything ends the run with an error.
 pub(super) async fn hammer(load: &Load, post: &impl Post) -> Result<(u64, Duration)> {
-    let began = Instant::now();
-    let run = Run { load, post, began, begun: Cell::new(0), taken: Cell::new(0), free: Semaphore::new(0) };
+    let run = Run {
+        load,
+        post,
+        open: Barrier::new(usize::from(load.connections)),
+        began: Cell::new(Instant::now()),
+        begun: Cell::new(0),
+        taken: Cell::new(0),
+        free: Semaphore::new(0),
+    };
     let mut connections: FuturesUnordered<_> = (0..load.connections).map(|_| run.connection()).collect();
     let posting = async {
         while let Some(ended) = connections.next().await {
             ended?;
         }
-        Ok((run.taken.get(), began.elapsed()))
+        Ok((run.taken.get(), run.began.get().elapsed()))
     };
     tokio::select! {
         posted = posting => posted,
@@ -88,7 +95,10 @@ pub(super) async fn hammer(load: &Load, post: &impl Post) -> Result<(u64, Durati
 struct Run<'a, P> {
     load: &'a Load,
     post: &'a P,
-    began: Instant,
+    /// Where connections wait for each other: a message waits for nobody else's to be opened.
+    open: Barrier,
+    /// When the last of them was open.
+    began: Cell<Instant>,
     begun: Cell<u64>,
     taken: Cell<u64>,
     /// A place for each request that may begin.
@@ -128,6 +138,9 @@ impl<P: Post> Run<'_, P> {
 
     async fn post_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<()> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        if self.open.wait().await.is_leader() {
+            self.began.set(Instant::now());
+        }
         let posting = async {
             while let Some((first, sent_us)) = self.next().await {
                 let response = sender.send_request(self.post.request(first, sent_us)).await?;
@@ -151,7 +164,7 @@ impl<P: Post> Run<'_, P> {
             self.free.acquire().await.ok()?.forget();
         }
         let first = self.begun.get();
-        if self.began.elapsed() >= self.load.lasts || first >= self.load.messages {
+        if self.began.get().elapsed() >= self.load.lasts || first >= self.load.messages {
             return None;
         }
         self.begun.set(first + self.load.batch);
@@ -161,7 +174,7 @@ impl<P: Post> Run<'_, P> {
         if after >= self.load.lasts {
             return None;
         }
-        let due = self.began + after;
+        let due = self.began.get() + after;
         tokio::time::sleep_until(due).await;
         let late = due.elapsed();
         let waited = if late > TIMER_LATE { u64::try_from(late.as_micros()).unwrap_or_default() } else { 0 };

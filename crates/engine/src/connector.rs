@@ -17,6 +17,7 @@
 
 mod alarm;
 mod attempt;
+mod bounds;
 mod connection;
 mod exchange;
 mod fault;
@@ -43,7 +44,7 @@ use tokio::time::Instant;
 
 use crate::target::{Refusal, Target, TargetRules};
 
-pub use exchange::{BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
+pub use bounds::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 pub use identity::{BadIdentity, CERTIFICATES_MAX, Identity, IdentityPem, PEM_BYTES_MAX};
 pub use open::{Dial, Tcp};
 pub use posthaste_channels::{Fields, Request};
@@ -207,7 +208,7 @@ impl Connector {
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
         };
         let timeout = self.carriers.opener.settings.attempt_timeout;
-        let attempt = Box::new(Attempt::new(job, reply, Instant::now(), timeout));
+        let attempt = Attempt::new(job, reply, Instant::now(), timeout);
         match self.carriers.pools.offer(attempt) {
             Offer::Taken => {}
             Offer::Grow(seat, attempt) => self.carriers.spawn(seat, attempt),
@@ -253,23 +254,23 @@ impl Drop for Connector {
 
 impl Carriers {
     /// An attempt that no connection has touched goes to whichever has room, or to a new one.
-    fn offer(self: &Arc<Self>, attempt: Box<Attempt>) {
-        if let Offer::Grow(seat, attempt) = self.pools.offer_again(attempt) {
+    fn pass_on(self: &Arc<Self>, attempt: Attempt) {
+        if let Offer::Grow(seat, attempt) = self.pools.pass_on(attempt) {
             self.spawn(seat, attempt);
         }
     }
 
     /// The same for one that a connection gave back with this fault. That happens to it once.
-    fn offer_again(self: &Arc<Self>, mut attempt: Box<Attempt>, fault: Fault) {
+    fn repeat(self: &Arc<Self>, mut attempt: Attempt, fault: Fault) {
         if attempt.repeat() {
-            self.offer(attempt);
+            self.pass_on(attempt);
         } else {
             attempt.finish(Err(fault));
         }
     }
 
     /// A connection's task: owned here, awaited by [`Connector::close`].
-    fn spawn(self: &Arc<Self>, seat: Seat, attempt: Box<Attempt>) {
+    fn spawn(self: &Arc<Self>, seat: Seat, attempt: Attempt) {
         let mut tasks = self.tasks();
         while let Some(ended) = tasks.try_join_next() {
             report(ended);

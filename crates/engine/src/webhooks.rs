@@ -17,7 +17,7 @@ use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_crypto::signature::Secret;
-use posthaste_store::{Archive, Directory, EXCERPT_BYTES_MAX, Message, Register, StoreError};
+use posthaste_store::{Archive, Directory, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -180,8 +180,8 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
             { field::TOOK_MS } = done.took.as_millis(),
             "attempt finished"
         );
-        let answered = done.result.as_ref().ok().map(|answer| &answer.excerpt).filter(|excerpt| !excerpt.is_empty());
-        let excerpt = answered.map(|excerpt| excerpt.slice(..excerpt.len().min(EXCERPT_BYTES_MAX)));
+        let answered = done.result.as_ref().ok().map(|answer| &answer.excerpt);
+        let excerpt = answered.filter(|excerpt| !excerpt.is_empty()).cloned();
         Finished { delivery, verdict, took: done.took, excerpt }
     }
 }

@@ -75,12 +75,12 @@ impl Attempt {
         !std::mem::replace(&mut self.repeated, true)
     }
 
-    pub(super) fn finish(mut self: Box<Self>, result: Result<Answer, Fault>) {
+    pub(super) fn finish(mut self, result: Result<Answer, Fault>) {
         self.reply(result);
     }
 
     /// Undoes [`Attempt::new`]: nobody hears of it.
-    pub(super) fn into_job(mut self: Box<Self>) -> Job {
+    pub(super) fn into_job(mut self) -> Job {
         self.reply = None;
         Job {
             token: self.token,

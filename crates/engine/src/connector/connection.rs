@@ -22,7 +22,7 @@ use super::{Answer, Carriers, Fault};
 use crate::target::Target;
 
 /// Carries attempts until there are none, beginning with this one.
-pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Box<Attempt>) {
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Attempt) {
     let mut alarm = Alarm::new(attempt.deadline());
     let mut link = None;
     loop {
@@ -101,7 +101,7 @@ async fn carry(
     match open(carriers, seat, &target, looked_up, deadline).await {
         Ok(Opened::Many(streams)) => Carried::Many(streams),
         Ok(Opened::One(mut link)) => {
-            seat.opened_one().into_iter().for_each(|attempt| carriers.offer(attempt));
+            seat.opened_one().into_iter().for_each(|attempt| carriers.pass_on(attempt));
             Carried::Ended(match link.exchange(attempt.request(), &target, alarm).await {
                 Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
                 Exchange::Failed(fault) | Exchange::GivenBack(fault) => Err(fault),
@@ -222,7 +222,7 @@ mod tests {
     async fn a_stale_connection_that_took_nothing_is_replaced_once_and_silently() {
         let (listener, address) = listen().await;
         let carriers = carriers();
-        let offer = carriers.pools.offer(Box::new(attempt(&carriers.opener, address)));
+        let offer = carriers.pools.offer(attempt(&carriers.opener, address));
         let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
         let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
         let Ok(Opened::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };

@@ -22,17 +22,6 @@ use super::wire::Wire;
 use super::{Answer, Fault, fault};
 use crate::target::Target;
 
-/// Of an answer's head, interim answers apart.
-pub const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Of an answer's head.
-pub(super) const FIELDS_MAX: usize = 100;
-/// Of an answer's body: reading on would cost more than a new connection.
-pub const BODY_BYTES_READ_MAX: usize = 64 * 1024;
-/// Of an answer that failed: error pages are noise after the first lines.
-pub const EXCERPT_BYTES_MAX: usize = 4 * 1024;
-/// Of `100 Continue`, `103 Early Hints` and the like before the answer.
-pub const INTERIM_ANSWERS_MAX: usize = 8;
-
 /// Room for what is read at once: nearly every answer whole.
 const READ_BYTES: usize = 4 * 1024;
 /// A body up to this size is copied behind its head and goes out with it; a larger one is left where it is.
@@ -120,6 +109,8 @@ impl Link {
         self.outbox.shrink_to(KEPT_BYTES_MAX);
         let end = match ended {
             Ended::Read(end) => end,
+            // What came of the answer stands, if its head is among it.
+            Ended::TimeOver => Progress::More,
             Ended::Fault(fault) if sent.bytes == 0 => return Exchange::GivenBack(fault),
             Ended::Fault(fault) => return Exchange::Failed(fault),
         };
@@ -165,7 +156,7 @@ impl Link {
                         Err(fault) => Ended::Fault(fault),
                     });
                 }
-                Poll::Pending => return alarm.poll(cx).map(|()| Ended::Read(Progress::More)),
+                Poll::Pending => return alarm.poll(cx).map(|()| Ended::TimeOver),
             }
         }
     }
@@ -203,29 +194,8 @@ impl Link {
 
 /// How moving bytes ended.
 enum Ended {
-    /// The answer was read so far; without its head the time was over.
+    /// The answer was read so far.
     Read(Progress),
+    TimeOver,
     Fault(Fault),
-}
-
-/// What is kept of a body.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) excerpt: BytesMut,
-    pub(super) read: usize,
-    pub(super) wanted: bool,
-}
-
-impl Kept {
-    pub(super) fn take(&mut self, data: &[u8]) -> std::ops::ControlFlow<()> {
-        self.read += data.len();
-        if self.wanted {
-            let room = EXCERPT_BYTES_MAX - self.excerpt.len();
-            self.excerpt.extend_from_slice(&data[..data.len().min(room)]);
-        }
-        match self.read > BODY_BYTES_READ_MAX {
-            true => std::ops::ControlFlow::Break(()),
-            false => std::ops::ControlFlow::Continue(()),
-        }
-    }
 }

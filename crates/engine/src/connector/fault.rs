@@ -16,7 +16,7 @@ impl Fault {
         Self { cause, detail: Some(detail) }
     }
 
-    const fn plain(cause: Cause) -> Self {
+    pub(super) const fn plain(cause: Cause) -> Self {
         Self { cause, detail: None }
     }
 

@@ -1,7 +1,7 @@
 //! HTTP/1.1 in bytes: a request as it goes out, an answer as it comes in.
 //!
 //! Pure: what was received goes in, what it means comes out; `exchange` has the socket. Everything a receiver may say is
-//! bounded here: the head, its fields, interim answers, chunks, trailers, the body. Of two ways to read an answer the
+//! bounded: the head, its fields, interim answers, chunks, trailers, the body. Of two ways to read an answer the
 //! strict one is taken, and a connection whose answer was not read to a plain end is not used again.
 
 mod chunks;
@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use posthaste_channels::{Request, webhook};
 use posthaste_core::Cause;
 
-use super::exchange::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
+use super::bounds::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
 use super::{Answer, Fault};
 use crate::target::Target;
 use chunks::Chunks;
@@ -82,15 +82,15 @@ impl Reading {
                 return Ok(Progress::More);
             }
             match parse(inbox)? {
-                None => return Ok(Progress::More),
-                Some((None, length)) => {
+                Parsed::Incomplete => return Ok(Progress::More),
+                Parsed::Interim { length } => {
                     self.interim += 1;
                     if self.interim > INTERIM_ANSWERS_MAX {
                         return Err(Fault::new(Cause::ProtocolError, "interim_answers"));
                     }
                     inbox.advance(length);
                 }
-                Some((Some(head), length)) => {
+                Parsed::Head { head, length } => {
                     inbox.advance(length);
                     self.kept.wanted = !head.status.is_success();
                     self.head = Some(head);
@@ -130,23 +130,32 @@ impl Reading {
     }
 }
 
-/// The head of an answer, or of an interim one (`None`), and how long it is; nothing while it is incomplete.
-fn parse(inbox: &[u8]) -> Result<Option<(Option<Head>, usize)>, Fault> {
+/// What the beginning of what came is.
+enum Parsed {
+    /// The beginning of a head.
+    Incomplete,
+    /// An interim answer of so many bytes: another one follows.
+    Interim { length: usize },
+    /// The head of the answer.
+    Head { head: Head, length: usize },
+}
+
+fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
     let most = &inbox[..inbox.len().min(HEAD_BYTES_MAX)];
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut answer = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut answer, most, &mut fields);
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if most.len() < HEAD_BYTES_MAX => return Ok(None),
+        Ok(httparse::Status::Partial) if most.len() < HEAD_BYTES_MAX => return Ok(Parsed::Incomplete),
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Err(Fault { cause: Cause::ResponseHeadTooLarge, detail: None });
+            return Err(Fault::plain(Cause::ResponseHeadTooLarge));
         }
         Err(_) => return Err(NOT_HTTP),
     };
     let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NOT_HTTP)?;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Some((None, length)));
+        return Ok(Parsed::Interim { length });
     }
     if !(200..=599).contains(&status.as_u16()) {
         return Err(Fault::new(Cause::ProtocolError, "status"));
@@ -161,10 +170,10 @@ fn parse(inbox: &[u8]) -> Result<Option<(Option<Head>, usize)>, Fault> {
     let is_old = answer.version == Some(0);
     let framing = Framing::of(status, &headers, is_old)?;
     let keeps_open = !matches!(framing, Framing::UntilClosed) && keeps_open(&headers, is_old);
-    Ok(Some((Some(Head { status, headers, framing, keeps_open }), length)))
+    Ok(Parsed::Head { head: Head { status, headers, framing, keeps_open }, length })
 }
 
-const NOT_HTTP: Fault = Fault { cause: Cause::ProtocolError, detail: None };
+const NOT_HTTP: Fault = Fault::plain(Cause::ProtocolError);
 
 /// Whether the receiver leaves the connection open: newer ones do unless they say so, older ones only if they do.
 fn keeps_open(headers: &HeaderMap, is_old: bool) -> bool {

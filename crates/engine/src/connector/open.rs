@@ -19,7 +19,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::exchange::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, Link};
+use super::bounds::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX};
+use super::exchange::Link;
 use super::streams::Streams;
 use super::wire::{Stream, Wire};
 use super::{Fault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
@@ -173,7 +174,7 @@ impl Opener {
         let deadline = deadline.min(Instant::now() + self.settings.connect_timeout);
         let mut left = in_turn(addresses).into_iter();
         let mut under_way = FuturesUnordered::new();
-        let mut last = Fault { cause: Cause::ConnectTimeout, detail: None };
+        let mut last = Fault::plain(Cause::ConnectTimeout);
         loop {
             match left.next() {
                 Some(address) => {
@@ -190,7 +191,7 @@ impl Opener {
             match timeout_at(until, under_way.next()).await {
                 Ok(Some((address, Ok(tcp)))) => return Ok((address, tcp)),
                 Ok(Some((_, Err(error)))) => last = fault::of_connect(&error),
-                Err(_) if until == deadline => return Err(Fault { cause: Cause::ConnectTimeout, detail: None }),
+                Err(_) if until == deadline => return Err(Fault::plain(Cause::ConnectTimeout)),
                 Ok(None) | Err(_) => {}
             }
         }

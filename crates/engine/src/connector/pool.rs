@@ -54,7 +54,7 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Box<Attempt>>,
+    queue: VecDeque<Attempt>,
     /// Connections with room.
     open: Vec<Arc<Slot>>,
     connections: usize,
@@ -71,7 +71,7 @@ struct Slot(Mutex<Handed>);
 
 #[derive(Debug, Default)]
 struct Handed {
-    attempts: VecDeque<Box<Attempt>>,
+    attempts: VecDeque<Attempt>,
     /// How many more it takes.
     room: usize,
     /// Whether it carries nothing, and is counted as such.
@@ -86,9 +86,9 @@ pub(super) enum Offer {
     /// A connection has it or will find it.
     Taken,
     /// It needs a new connection, which has this seat.
-    Grow(Seat, Box<Attempt>),
+    Grow(Seat, Attempt),
     /// Nothing is taken any more.
-    Closed(Box<Attempt>),
+    Closed(Attempt),
 }
 
 impl Pools {
@@ -103,17 +103,17 @@ impl Pools {
     }
 
     /// For an attempt that was just taken.
-    pub(super) fn offer(self: &Arc<Self>, attempt: Box<Attempt>) -> Offer {
+    pub(super) fn offer(self: &Arc<Self>, attempt: Attempt) -> Offer {
         let origins = lock(&self.origins);
         if origins.closing { Offer::Closed(attempt) } else { self.place(origins, attempt) }
     }
 
     /// For an attempt that a connection could not carry: it was taken, and ends, also while closing.
-    pub(super) fn offer_again(self: &Arc<Self>, attempt: Box<Attempt>) -> Offer {
+    pub(super) fn pass_on(self: &Arc<Self>, attempt: Attempt) -> Offer {
         self.place(lock(&self.origins), attempt)
     }
 
-    fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: Box<Attempt>) -> Offer {
+    fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: Attempt) -> Offer {
         let pool = origins.pool(attempt.target().origin(), attempt.identity());
         let mut state = lock(&pool.state);
         if let Some(slot) = state.open.last() {
@@ -225,7 +225,7 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Next {
     /// This attempt.
-    Carry(Box<Attempt>),
+    Carry(Attempt),
     /// It waits: [`Seat::poll_handed`] tells for what.
     Wait,
     /// It has left the pool and ends.
@@ -251,7 +251,7 @@ impl Seat {
 
     /// The connection is open and carries one attempt at a time. What hoped for more is handed back,
     /// to be offered again.
-    pub(super) fn opened_one(&mut self) -> VecDeque<Box<Attempt>> {
+    pub(super) fn opened_one(&mut self) -> VecDeque<Attempt> {
         self.end_opening();
         self.carries(1)
     }
@@ -267,7 +267,7 @@ impl Seat {
 
     /// A connection to this receiver carries so many at once. What waits for more than those that are
     /// open or being opened will carry is handed back, to be offered again.
-    pub(super) fn carries(&self, streams: usize) -> VecDeque<Box<Attempt>> {
+    pub(super) fn carries(&self, streams: usize) -> VecDeque<Attempt> {
         let mut origins = lock(&self.pools.origins);
         origins.protocols.learn(self.pool.fingerprint(), &self.pool.origin, streams);
         let mut state = lock(&self.pool.state);
@@ -282,7 +282,7 @@ impl Seat {
     }
 
     /// The connection could not be opened. What waited for it alone shares its fate and is handed over.
-    pub(super) fn not_opened(&mut self) -> VecDeque<Box<Attempt>> {
+    pub(super) fn not_opened(&mut self) -> VecDeque<Attempt> {
         let was_opening = self.opening;
         self.end_opening();
         let mut state = lock(&self.pool.state);
@@ -360,7 +360,7 @@ impl Seat {
 
     /// Takes what was handed over to a connection that carries many, and says how many that were, or
     /// `None` when the pool closes.
-    pub(super) fn take_handed(&self, into: &mut VecDeque<Box<Attempt>>, cx: &mut Context<'_>) -> Option<usize> {
+    pub(super) fn take_handed(&self, into: &mut VecDeque<Attempt>, cx: &mut Context<'_>) -> Option<usize> {
         let mut handed = lock(&self.slot.0);
         handed.wait(cx);
         let taken = handed.attempts.len();
@@ -370,7 +370,7 @@ impl Seat {
 
     /// A connection that carries many has room for so many more, and first of all for what waits in
     /// the queue. Gives what is left of the room.
-    pub(super) fn announce(&self, room: usize, into: &mut VecDeque<Box<Attempt>>) -> usize {
+    pub(super) fn announce(&self, room: usize, into: &mut VecDeque<Attempt>) -> usize {
         let mut state = lock(&self.pool.state);
         let mut handed = lock(&self.slot.0);
         let before = into.len();
@@ -401,7 +401,7 @@ impl Seat {
     }
 
     /// From now on nothing is handed over; what was comes back.
-    pub(super) fn retire(&self) -> VecDeque<Box<Attempt>> {
+    pub(super) fn retire(&self) -> VecDeque<Attempt> {
         let mut state = lock(&self.pool.state);
         self.withdraw(&mut state);
         std::mem::take(&mut lock(&self.slot.0).attempts)
@@ -409,7 +409,7 @@ impl Seat {
 
     /// Ends the membership of a connection that carried many. If it was the last one, what is in the
     /// queue comes back.
-    pub(super) fn leave_with_queue(&mut self) -> VecDeque<Box<Attempt>> {
+    pub(super) fn leave_with_queue(&mut self) -> VecDeque<Attempt> {
         let mut state = lock(&self.pool.state);
         let queue = if state.connections == 1 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
         self.left = true;
@@ -483,7 +483,7 @@ impl Slot {
 
 impl Handed {
     /// Gives the room that is left.
-    fn hand(&mut self, attempt: Box<Attempt>, idle: &AtomicUsize) -> usize {
+    fn hand(&mut self, attempt: Attempt, idle: &AtomicUsize) -> usize {
         self.attempts.push_back(attempt);
         self.room = self.room.saturating_sub(1);
         if std::mem::take(&mut self.idle) {

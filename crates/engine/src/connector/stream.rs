@@ -16,13 +16,13 @@ use posthaste_core::Cause;
 use tokio::time::{Instant, timeout_at};
 
 use super::attempt::Attempt;
-use super::exchange::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
+use super::bounds::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
 use super::protocol::Broke;
 use super::{Answer, Fault, fault};
 
 /// An attempt whose stream has ended.
 pub(super) struct Ended {
-    pub(super) attempt: Box<Attempt>,
+    pub(super) attempt: Attempt,
     pub(super) how: How,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum How {
 }
 
 /// Sends a request and reads its answer until the attempt's deadline.
-pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: Box<Attempt>) -> Ended {
+pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: Attempt) -> Ended {
     let deadline = attempt.deadline();
     let how = match Instant::now() < deadline {
         true => talk(sender, &attempt, deadline).await,
@@ -96,7 +96,7 @@ async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     }
     let bytes: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if head.headers.len() > FIELDS_MAX || bytes > HEAD_BYTES_MAX {
-        return How::Failed(Fault { cause: Cause::ResponseHeadTooLarge, detail: None }, None);
+        return How::Failed(Fault::plain(Cause::ResponseHeadTooLarge), None);
     }
     let mut kept = Kept { wanted: !head.status.is_success(), ..Kept::default() };
     let cut = match timeout_at(deadline, read_body(&mut body, &mut kept)).await {

@@ -73,14 +73,14 @@ impl Streams {
 }
 
 /// Carries attempts, beginning with this one, until the connection has ended and they with it.
-pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, link: Box<Streams>, first: Box<Attempt>) {
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<Streams>, first: Attempt) {
     seat.opened_many();
     let look_at = Instant::now() + carriers.opener.settings.ping_after;
     let mut task = Task {
         alarm: Alarm::new(look_at),
         carriers,
         seat,
-        link,
+        streams,
         waiting: VecDeque::from([first]),
         under_way: FuturesUnordered::new(),
         recheck: None,
@@ -95,18 +95,18 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, link: Box<Strea
     };
     poll_fn(|cx| task.poll(cx)).await;
     let queue = task.seat.leave_with_queue();
-    queue.into_iter().for_each(|attempt| task.carriers.offer(attempt));
+    queue.into_iter().for_each(|attempt| task.carriers.pass_on(attempt));
 }
 
 /// The connection's task.
 struct Task {
     carriers: Arc<Carriers>,
     seat: Seat,
-    link: Box<Streams>,
+    streams: Box<Streams>,
     alarm: Alarm,
     /// Handed over and not begun: the receiver has not said how many it takes, takes fewer than it
     /// did, or its address is being checked.
-    waiting: VecDeque<Box<Attempt>>,
+    waiting: VecDeque<Attempt>,
     under_way: FuturesUnordered<BoxFuture<'static, Ended>>,
     recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
     /// Whether nothing was begun since the last check.
@@ -140,7 +140,7 @@ impl Task {
                 Some(taken) => self.room -= taken.min(self.room),
                 None => self.retire(),
             }
-            if !self.link.drive(cx) {
+            if !self.streams.drive(cx) {
                 self.abandon();
             }
             while let Poll::Ready(Some(ended)) = self.under_way.poll_next_unpin(cx) {
@@ -177,7 +177,7 @@ impl Task {
             return false;
         }
         let now = Instant::now();
-        let is_old = now.duration_since(self.link.checked_at) >= self.carriers.opener.settings.recheck_after;
+        let is_old = now.duration_since(self.streams.checked_at) >= self.carriers.opener.settings.recheck_after;
         if is_old && !self.just_checked {
             return self.check_again();
         }
@@ -188,7 +188,7 @@ impl Task {
         while self.under_way.len() < self.limit
             && let Some(attempt) = self.waiting.pop_front()
         {
-            self.under_way.push(Box::pin(stream::exchange(self.link.sender.clone(), attempt)));
+            self.under_way.push(Box::pin(stream::exchange(self.streams.sender.clone(), attempt)));
             begun = true;
         }
         self.just_checked &= !begun;
@@ -216,15 +216,15 @@ impl Task {
                 if attempt.is_repeated() {
                     self.broke(Broke::Stream);
                 }
-                self.carriers.offer_again(attempt, fault);
+                self.carriers.repeat(attempt, fault);
             }
         }
     }
 
     /// What was handed over and not begun goes elsewhere.
     fn give_back(&mut self) {
-        let fault = self.link.broken.unwrap_or(Fault { cause: Cause::ClosedEarly, detail: None });
-        std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| self.carriers.offer_again(attempt, fault));
+        let fault = self.streams.broken.unwrap_or(Fault::plain(Cause::ClosedEarly));
+        std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| self.carriers.repeat(attempt, fault));
     }
 
     fn broke(&mut self, how: Broke) {
@@ -236,15 +236,18 @@ impl Task {
 
     /// The receiver may say at any time how many streams it takes.
     fn see_limit(&mut self) {
-        let limit =
-            self.link.sender.current_max_send_streams().min(self.carriers.opener.settings.streams_per_connection_max);
+        let limit = self
+            .streams
+            .sender
+            .current_max_send_streams()
+            .min(self.carriers.opener.settings.streams_per_connection_max);
         if limit == self.limit {
             return;
         }
         self.limit = limit;
         if limit > 0 && !self.retired {
             let surplus = self.seat.carries(limit);
-            surplus.into_iter().for_each(|attempt| self.carriers.offer(attempt));
+            surplus.into_iter().for_each(|attempt| self.carriers.pass_on(attempt));
         }
     }
 
@@ -276,7 +279,7 @@ impl Task {
 
     /// The address must prove itself again before anything more is begun.
     fn check_again(&mut self) -> bool {
-        let deadline = self.waiting.iter().map(|attempt| attempt.deadline()).min().unwrap_or_else(Instant::now);
+        let deadline = self.waiting.iter().map(super::attempt::Attempt::deadline).min().unwrap_or_else(Instant::now);
         let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
         self.recheck = Some(Box::pin(async move { carriers.opener.check(&origin, deadline).await }));
         true
@@ -287,8 +290,8 @@ impl Task {
         let Poll::Ready(checked) = recheck.as_mut().poll(cx) else { return };
         self.recheck = None;
         match checked {
-            Ok(addresses) if addresses.contains(&self.link.address) => {
-                self.link.checked_at = Instant::now();
+            Ok(addresses) if addresses.contains(&self.streams.address) => {
+                self.streams.checked_at = Instant::now();
                 self.just_checked = true;
             }
             // The name has moved: what waits goes where it is now.
@@ -329,7 +332,7 @@ impl Task {
     }
 
     fn next_look(&self) -> Instant {
-        let deadline = self.waiting.iter().map(|attempt| attempt.deadline()).min();
+        let deadline = self.waiting.iter().map(super::attempt::Attempt::deadline).min();
         let rest = self.rests_since.map(|since| since + self.carriers.opener.settings.idle_timeout);
         let look_at = if self.under_way.is_empty() { None } else { Some(self.silence.look_at) };
         let soonest = [deadline, rest, look_at].into_iter().flatten().min();
@@ -352,12 +355,12 @@ impl Task {
         if self.under_way.is_empty() || now < self.silence.look_at {
             return;
         }
-        let _ = self.link.ping.poll_pong(cx);
-        if self.link.traffic.read() != self.silence.heard {
+        let _ = self.streams.ping.poll_pong(cx);
+        if self.streams.traffic.read() != self.silence.heard {
             self.silence = self.silent_since(now);
-        } else if self.silence.asked || self.link.ping.send_ping(Ping::opaque()).is_err() {
+        } else if self.silence.asked || self.streams.ping.send_ping(Ping::opaque()).is_err() {
             // Whoever waits on it hears of it by its end.
-            self.link.connection = None;
+            self.streams.connection = None;
             self.silence = self.silent_since(now);
         } else {
             self.silence.asked = true;
@@ -367,6 +370,6 @@ impl Task {
 
     fn silent_since(&self, now: Instant) -> Silence {
         let look_at = now + self.carriers.opener.settings.ping_after;
-        Silence { heard: self.link.traffic.read(), look_at, asked: false }
+        Silence { heard: self.streams.traffic.read(), look_at, asked: false }
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use posthaste_core::Cause;
 use posthaste_engine::connector::{
-    BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NoAnswer, NotTaken, Roots, Settings,
+    BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NoAnswer, NotTaken, Roots, Settings,
 };
+use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 
 use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, loopback_allowed, request, settings};

@@ -6,7 +6,7 @@ use posthaste_core::Cause;
 
 use super::{Progress, keep};
 use crate::connector::Fault;
-use crate::connector::exchange::{HEAD_BYTES_MAX, Kept};
+use crate::connector::bounds::{HEAD_BYTES_MAX, Kept};
 
 /// Digits of the largest size there can be.
 const DIGITS_MAX: u8 = 16;

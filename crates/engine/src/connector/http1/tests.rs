@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use posthaste_channels::Fields;
+use posthaste_store::EXCERPT_BYTES_MAX;
 use proptest::prelude::*;
 
 use super::*;
-use crate::connector::{BODY_BYTES_READ_MAX, EXCERPT_BYTES_MAX};
+use crate::connector::BODY_BYTES_READ_MAX;
 use crate::target::TargetRules;
 
 /// What an answer means that comes in pieces of these lengths, in turn, and then ends.

@@ -150,9 +150,15 @@ impl Scopes {
         Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
     }
 
-    /// The first that the other does not have.
-    fn beyond(self, other: Self) -> Option<Scope> {
-        self.iter().find(|scope| !other.contains(*scope))
+    /// Those that the other has, too.
+    #[must_use]
+    pub const fn within(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Those that the other does not have.
+    pub fn beyond(self, other: Self) -> impl Iterator<Item = Scope> {
+        self.iter().filter(move |scope| !other.contains(*scope))
     }
 }
 
@@ -258,7 +264,7 @@ impl ApiKeyHasher {
 
     /// What is kept of a new key. It ends at `expires_ms`; `None` means never.
     pub fn keep(&self, key: &ApiKey, scopes: Scopes, expires_ms: Option<i64>) -> Result<KeptApiKey, ScopeNotAllowed> {
-        if let Some(scope) = scopes.beyond(key.class.scopes()) {
+        if let Some(scope) = scopes.beyond(key.class.scopes()).next() {
             return Err(ScopeNotAllowed(scope));
         }
         Ok(KeptApiKey {
@@ -413,6 +419,9 @@ mod tests {
         assert_eq!(Scope::named("admin"), None);
         assert_eq!(Scopes::from_bits(0x80), None);
         assert_eq!(Scopes::from_bits(0x7f), Some(Scopes::of(&Scope::ALL)));
+        let (some, others) = (Scopes::of(&[Scope::Send, Scope::Read]), Scopes::of(&[Scope::Read, Scope::Manage]));
+        assert_eq!(some.within(others), Scopes::of(&[Scope::Read]));
+        assert_eq!(some.beyond(others).collect::<Vec<_>>(), [Scope::Send]);
     }
 
     #[test]

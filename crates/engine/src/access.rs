@@ -53,6 +53,22 @@ pub struct NewKey {
     pub description: Option<String>,
 }
 
+/// The most that a new key may have: nobody gives more than they have themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What it may do at most, and does where nothing is said.
+    pub scopes: Scopes,
+    /// When it ends at the latest, and does where nothing is said.
+    pub expires: Option<Timestamp>,
+}
+
+impl Grant {
+    /// Everything that a key of this class may do, for ever.
+    pub fn all(class: KeyClass) -> Self {
+        Self { scopes: class.scopes(), expires: None }
+    }
+}
+
 /// A key that was made: the only time that it is seen.
 #[derive(Debug)]
 pub struct MadeKey {
@@ -134,9 +150,17 @@ impl Access {
 impl KnownKey {
     /// Whether it may do this.
     pub fn allows(&self, scope: Scope) -> Result<(), Denied> {
-        let most = if self.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator }.scopes();
-        let allowed = self.scopes.contains(scope) && most.contains(scope);
-        if allowed { Ok(()) } else { Err(Denied::ScopeMissing(scope)) }
+        if self.may().contains(scope) { Ok(()) } else { Err(Denied::ScopeMissing(scope)) }
+    }
+
+    fn may(&self) -> Scopes {
+        let class = if self.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
+        self.scopes.within(class.scopes())
+    }
+
+    /// What it may give to a key of this class that it makes: what it may do itself, and for as long.
+    pub fn grant(&self, class: KeyClass) -> Grant {
+        Grant { scopes: self.may().within(class.scopes()), expires: self.expires }
     }
 
     fn of(document: &Document) -> Result<Self, StoreError> {

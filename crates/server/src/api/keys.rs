@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::TenantId;
+use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::api_key::{Scope, Scopes};
+use posthaste_crypto::api_key::{KeyClass, Scope, Scopes};
+use posthaste_crypto::digest::{self, Digest};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
-use posthaste_engine::access::{KnownKey, MadeKey, NewKey};
+use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{FirstAnswer, OPERATOR, Store};
@@ -21,7 +22,7 @@ use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, NamedPair, json_bytes, no_body, tenants};
 use crate::object::Object;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::value;
 
 /// What somebody may write about a key.
@@ -30,10 +31,11 @@ const DESCRIPTION_BYTES_MAX: usize = 256;
 /// `POST /v1/keys`: an operator key.
 pub async fn make_operators<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
-    make(&api, None, request).await
+    let maker = Maker { grant: caller.grant(KeyClass::Operator), key: caller.key_id() };
+    make(&api, None, maker, request).await
 }
 
 /// `POST /v1/tenants/{t}/keys`.
@@ -43,7 +45,9 @@ pub async fn make_tenants<S: Store, C: Clock>(
     Named(named): Named,
     request: Request,
 ) -> Answer {
-    make(&api, Some(of_caller(&api, &caller, &named).await?), request).await
+    let tenant = of_caller(&api, &caller, &named).await?;
+    let maker = Maker { grant: caller.grant(KeyClass::Tenant), key: caller.key_id() };
+    make(&api, Some(tenant), maker, request).await
 }
 
 /// `GET /v1/keys`.
@@ -99,10 +103,23 @@ async fn of_caller<S: Store, C: Clock>(
     if own.is_none_or(|own| own == tenant.id) { Ok(tenant.id) } else { Err(unknown()) }
 }
 
-async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, request: Request) -> Answer {
+/// Who makes a key: what it may give, and which key it has itself.
+struct Maker {
+    grant: Grant,
+    key: Option<Key>,
+}
+
+impl Maker {
+    /// What an idempotency key stands for: the answer shows a key, and only to whom it was shown first.
+    fn own(&self, digest: &Digest) -> Digest {
+        digest::of_parts(&[digest, &self.key.map_or(0, Key::raw).to_be_bytes()])
+    }
+}
+
+async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, maker: Maker, request: Request) -> Answer {
     let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
-    let new = parse(&body, tenant, api.engine.now())?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    let new = granted(parse(&body, tenant, api.engine.now())?, maker.grant)?;
+    let once = key.map(|(key, digest)| Once { key, digest: maker.own(&digest), answer });
     Ok(match api.engine.make_key(new, once).await? {
         Made::Now(made) => {
             tracing::info!(key = made.public_id, "made an API key");
@@ -180,6 +197,25 @@ fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey
     });
     fields.finish()?;
     Ok(NewKey { tenant, scopes, expires, description })
+}
+
+/// The key within what its maker may give, which is what it gets where nothing is said.
+fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
+    let scopes = new.scopes.unwrap_or(grant.scopes);
+    let beyond: Vec<&str> = scopes.beyond(grant.scopes).map(Scope::name).collect();
+    if !beyond.is_empty() {
+        let beyond = beyond.join(", ");
+        let detail = format!("your key lacks {beyond}, and gives no more than it has; leave that out of scopes");
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    if let (Some(asked), Some(own)) = (new.expires, grant.expires)
+        && asked > own
+    {
+        let own = value::write_time(own);
+        let detail = format!("your key ends at {own}, and a key it makes ends no later; ask for an earlier expires_at");
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    Ok(NewKey { scopes: Some(scopes), expires: new.expires.or(grant.expires), ..new })
 }
 
 fn scopes(raw: &RawValue, is_tenants: bool) -> Result<Scopes, String> {

@@ -9,8 +9,12 @@ const SCOPES: Shape =
 const NEW: Shape = Shape::Named(
     "NewKey",
     &[
-        may("scopes", SCOPES, "what it may do; everything that a key of its class may where nothing is said"),
-        may("expires_at", Shape::Time, ""),
+        may(
+            "scopes",
+            SCOPES,
+            "what it may do, within what the key that makes it may; the same as that where nothing is said",
+        ),
+        may("expires_at", Shape::Time, "no later than the key that makes it, which it is where nothing is said"),
         may("description", Shape::Text, "what it is for"),
     ],
 );

@@ -95,6 +95,86 @@ async fn a_scope_too_few_is_named() {
     locked.server.stop().await.expect("it stops");
 }
 
+/// Makes keys with a key: each is asked for with a body and gets these scopes, or is refused for what is missing.
+async fn gives(locked: &Locked, key: &str, path: &str, cases: &[(&str, Result<&[&str], &str>)]) {
+    for (body, expected) in cases {
+        let made = locked.call(key, "", Method::POST, path, body).await;
+        match expected {
+            Ok(scopes) => {
+                assert_eq!(made.status, StatusCode::CREATED, "{body}: {}", made.body);
+                assert_eq!(made.body["scopes"], serde_json::json!(scopes), "{body}");
+            }
+            Err(missing) => {
+                assert_eq!(made.problem(), (403, "scope_missing", ""), "{body}");
+                assert!(made.text("detail").contains(missing), "{body}: {}", made.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_makes_none_that_may_do_more_than_itself() {
+    let locked = Locked::start().await;
+    let own = "/v1/tenants/acme/keys";
+    let (_, key) = locked.tenant("acme", r#"{"scopes": ["send", "secrets"]}"#).await;
+    gives(
+        &locked,
+        &key,
+        own,
+        &[
+            ("{}", Ok(&["send", "secrets"])),
+            ("", Ok(&["send", "secrets"])),
+            (r#"{"scopes": ["send"]}"#, Ok(&["send"])),
+            (r#"{"scopes": ["send", "read", "privacy"]}"#, Err("read, privacy")),
+        ],
+    )
+    .await;
+    let operator = async |scopes: &str| {
+        let made = locked.operate(Method::POST, "/v1/keys", &format!(r#"{{"scopes": {scopes}}}"#)).await;
+        made.text("key").to_owned()
+    };
+    let operates = operator(r#"["operate"]"#).await;
+    gives(&locked, &operates, "/v1/keys", &[("{}", Ok(&["operate"])), (r#"{"scopes": ["send"]}"#, Err("send"))]).await;
+    let both = operator(r#"["read", "secrets", "operate"]"#).await;
+    gives(&locked, &both, own, &[("{}", Ok(&["read", "secrets"])), (r#"{"scopes": ["send"]}"#, Err("send"))]).await;
+    let all = ["send", "read", "manage", "replay", "secrets", "privacy"];
+    gives(&locked, &locked.operator, own, &[("{}", Ok(&all))]).await;
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_key_makes_none_that_lasts_longer_than_itself() {
+    let locked = Locked::start().await;
+    let (_, key) = locked.tenant("acme", r#"{"expires_at": "2099-01-01T00:00:00Z"}"#).await;
+    let make = async |body: &str| locked.call(&key, "", Method::POST, "/v1/tenants/acme/keys", body).await;
+    assert_eq!(make("{}").await.text("expires_at"), "2099-01-01T00:00:00.000Z");
+    let earlier = make(r#"{"expires_at": "2098-01-01T00:00:00Z"}"#).await;
+    assert_eq!(earlier.text("expires_at"), "2098-01-01T00:00:00.000Z");
+    let later = make(r#"{"expires_at": "2099-01-01T00:00:01Z"}"#).await;
+    assert_eq!(later.problem(), (403, "scope_missing", ""));
+    assert!(later.text("detail").contains("2099-01-01T00:00:00.000Z"), "{}", later.body);
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_new_key_is_shown_again_only_to_the_key_that_made_it() {
+    let locked = Locked::start().await;
+    let (_, whole) = locked.tenant("acme", "").await;
+    let few = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["secrets"]}"#).await;
+    let make = async |key: &str| {
+        let request = Request::post("/v1/tenants/acme/keys")
+            .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {key}"))
+            .header("idempotency-key", "k");
+        locked.server.send(request.body(Full::from("{}")).expect("a request")).await
+    };
+    let first = make(&whole).await;
+    assert_eq!(first.status, StatusCode::CREATED, "{}", first.body);
+    assert_eq!(make(&whole).await.raw, first.raw);
+    assert_eq!(make(few.text("key")).await.problem(), (422, "idempotency_key_reused", ""));
+    locked.server.stop().await.expect("it stops");
+}
+
 #[tokio::test]
 async fn an_operator_names_the_tenant_it_writes_for_and_reads_everybody_s() {
     let locked = Locked::start().await;

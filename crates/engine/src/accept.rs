@@ -22,6 +22,7 @@ use posthaste_store::{
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::engine::Engine;
+use crate::pending::{Looked, Room};
 
 /// Deliveries that fit the accept's own transaction.
 pub const FANOUT_MAX: usize = 1_000;
@@ -57,6 +58,8 @@ pub struct NewMessage {
     pub collapse_key: Option<String>,
     /// The key its producer gave it, if any.
     pub once: Option<Once<Promise>>,
+    /// While so many deliveries of its tenant are pending, it is refused.
+    pub pending_max: Option<u64>,
 }
 
 impl NewMessage {
@@ -77,6 +80,7 @@ impl NewMessage {
             compact: None,
             collapse_key: None,
             once: None,
+            pending_max: None,
         }
     }
 }
@@ -137,6 +141,12 @@ pub enum NotAccepted {
         "a message with a collapse key goes to at most {FANOUT_MAX} endpoints; name them in to.endpoints, or leave the key out"
     )]
     CollapsesTooMany,
+    /// As many deliveries of its tenant are pending as may be.
+    #[error("{pending} deliveries of this tenant are pending, which is as many as its quota allows")]
+    NoRoom {
+        /// How many.
+        pending: u64,
+    },
     /// Its key stands for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
@@ -154,7 +164,7 @@ impl From<StoreError> for NotAccepted {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message durable and promises its delivery.
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
-        let Prepared { accepted, promise } = self.prepare(new, &mut Known::default()).await?;
+        let Prepared { accepted, promise, room: _until_stored } = self.prepare(new, &mut Known::default()).await?;
         let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
         self.outcome(promise, acceptance.unwrap_or(Acceptance::Fresh))
     }
@@ -183,7 +193,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Makes one transaction of what goes together, and says of each what became of it.
     async fn accept_together(&self, call: Call, outcomes: &mut [Option<Result<Outcome, NotAccepted>>]) {
-        let Call { accepted, promises, .. } = call;
+        let Call { accepted, promises, rooms: _until_stored, .. } = call;
         if accepted.is_empty() {
             return;
         }
@@ -224,7 +234,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Recipients::Many if new.collapse_key.is_some() => return Err(NotAccepted::CollapsesTooMany),
             Recipients::Many => (Vec::new(), true),
         };
-        self.pending.made(new.tenant, wanted.len());
+        let room = match new.pending_max {
+            Some(most) => Some(self.take_room(new.tenant, most, wanted.len(), &mut known.looked).await?),
+            None => None,
+        };
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
         let public_id = self.public_id(Kind::Message, id.0, now);
@@ -276,7 +289,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let idempotency = new.once.map(|once| self.known_by(new.tenant, once, &promise, now));
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
         let accepted = Accepted { message, deliveries, idempotency, fan_out: fans_out.then_some(fan_out) };
-        Ok(Prepared { accepted, promise })
+        Ok(Prepared { accepted, promise, room })
     }
 
     /// What is kept of a request that creates something, to answer it again.
@@ -323,12 +336,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
 struct Prepared {
     accepted: Accepted,
     promise: Promise,
+    room: Option<Room>,
 }
 
 /// What was looked up for messages of one tenant that come together: it is looked up once.
 #[derive(Default)]
 struct Known {
     everybody: Option<Everybody>,
+    looked: Looked,
 }
 
 /// A tenant's endpoints that take messages.
@@ -349,13 +364,16 @@ struct Call {
     accepted: Vec<Accepted>,
     /// Each with its place among the outcomes.
     promises: Vec<(usize, Promise)>,
+    /// Theirs until they are stored.
+    rooms: Vec<Room>,
     deliveries: usize,
     bytes: usize,
 }
 
 impl Call {
     fn add(&mut self, place: usize, prepared: Prepared) {
-        let Prepared { accepted, promise } = prepared;
+        let Prepared { accepted, promise, room } = prepared;
+        self.rooms.extend(room);
         self.deliveries += accepted.deliveries.len();
         self.bytes += accepted.message.body.len() + accepted.message.compact.as_ref().map_or(0, Bytes::len);
         self.accepted.push(accepted);

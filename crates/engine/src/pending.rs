@@ -1,84 +1,54 @@
 //! How many deliveries of a tenant are pending, as far as a quota needs to know it.
 //!
-//! Invariant: what is kept in memory is never less than there is. It is what was counted last and everything that was
-//! taken in since; what ended since is left out until somebody counts again, which is when there seems to be no room.
+//! Invariant: of what messages become, what is kept in memory is never less than there is. It is what was counted last,
+//! what was stored since the count began, and what is on its way to the store. What ended since, and what jobs have made,
+//! is known when somebody counts again: nobody is refused by what was counted before they asked.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
 use posthaste_store::{Counted, Hour, Store, StoreError, Tally};
 
+use crate::accept::NotAccepted;
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::tenants::Tenant;
-
-/// Counting reads a row for every hour in which something happened: no more often than this.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the tenants whose pending deliveries are limited.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<HashMap<TenantId, AtMost>>);
+pub(crate) struct Pending(Mutex<HashMap<TenantId, Arc<Known>>>);
+
+/// What is known of one.
+#[derive(Debug, Default)]
+struct Known {
+    at_most: Mutex<AtMost>,
+    /// Held by who counts: the others wait for it, and use what it finds if it began after they asked.
+    counting: tokio::sync::Mutex<()>,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct AtMost {
-    counted: u64,
-    /// When, and how many had been taken in before.
-    at: Option<(Timestamp, u64)>,
-    /// Taken in since anybody looks.
-    taken: u64,
+    /// Nothing before the first count.
+    counted: Option<u64>,
+    /// How many counts began.
+    counts: u64,
+    /// Made durable since the last count began.
+    stored: u64,
+    /// On their way to the store.
+    under_way: u64,
 }
 
-/// Whether there is room for one more message.
+/// There is no room: so many are pending, as far as so many counts tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// There is.
-    Some,
-    /// There is none: so many are pending.
-    None(u64),
-    /// Nobody can say before they are counted. So many had been taken in before.
-    Count(u64),
-}
-
-impl AtMost {
-    fn pending(&self) -> u64 {
-        self.counted.saturating_add(self.taken.saturating_sub(self.at.map_or(0, |(_, taken)| taken)))
-    }
+struct Full {
+    pending: u64,
+    counts: u64,
 }
 
 impl Pending {
-    /// Makes room for a message, if there is some below this many.
-    fn take(&self, tenant: TenantId, most: u64, now: Timestamp) -> Room {
+    fn of(&self, tenant: TenantId) -> Arc<Known> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.entry(tenant).or_default();
-        match known.at {
-            Some(_) if known.pending() < most => {
-                known.taken += 1;
-                Room::Some
-            }
-            Some((at, _)) if now.since(at) < COUNT_EVERY => Room::None(known.pending()),
-            _ => Room::Count(known.taken),
-        }
-    }
-
-    /// So many were counted, by somebody who began when so many had been taken in.
-    fn counted(&self, tenant: TenantId, counted: u64, taken: u64, now: Timestamp) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.entry(tenant).or_default();
-        // Another one may have counted later and been quicker.
-        if known.at.is_none_or(|(_, before)| before <= taken) {
-            (known.counted, known.at) = (counted, Some((now, taken)));
-        }
-    }
-
-    /// A message becomes so many deliveries; room was made for one.
-    pub(crate) fn made(&self, tenant: TenantId, deliveries: usize) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get_mut(&tenant) {
-            known.taken += (deliveries as u64).saturating_sub(1);
-        }
+        Arc::clone(all.entry(tenant).or_default())
     }
 
     /// Forgets a tenant: it has another quota, or is no more.
@@ -87,22 +57,96 @@ impl Pending {
     }
 }
 
-impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes room for one more message of a tenant; else says how many of its deliveries are pending.
-    pub async fn take_room(&self, tenant: &Tenant) -> Result<Result<(), u64>, StoreError> {
-        let Some(most) = tenant.terms.pending_max else { return Ok(Ok(())) };
-        let now = self.clock.now();
-        let mut room = self.pending.take(tenant.id, most, now);
-        if let Room::Count(taken) = room {
-            // What ends in the last hour that anybody can know of is in it.
-            let tallies = self.store.tallies(tenant.id, Hour(0), Hour(Hour::of(now).0.saturating_add(2))).await?;
-            self.pending.counted(tenant.id, pending(&tallies), taken, now);
-            room = self.pending.take(tenant.id, most, now);
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, AtMost> {
+        self.at_most.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for so many deliveries of one message, if fewer than `most` are pending.
+    fn take(self: &Arc<Self>, most: u64, deliveries: u64) -> Result<Room, Full> {
+        let mut known = self.lock();
+        let uncounted = known.stored.saturating_add(known.under_way);
+        match known.counted.map(|counted| counted.saturating_add(uncounted)) {
+            Some(pending) if pending < most => {
+                known.under_way = known.under_way.saturating_add(deliveries);
+                Ok(Room { of: Arc::clone(self), deliveries })
+            }
+            pending => Err(Full { pending: pending.unwrap_or(uncounted), counts: known.counts }),
         }
-        Ok(match room {
-            Room::Some => Ok(()),
-            Room::None(pending) | Room::Count(pending) => Err(pending),
-        })
+    }
+
+    /// Somebody begins to count: what was stored before is in it.
+    fn begin(&self) -> u64 {
+        let mut known = self.lock();
+        known.counts += 1;
+        known.stored
+    }
+
+    /// So many were counted, by somebody who began when so many had been stored.
+    fn counted(&self, counted: u64, before: u64) {
+        let mut known = self.lock();
+        known.counted = Some(counted);
+        known.stored = known.stored.saturating_sub(before);
+    }
+}
+
+/// Room for a message's deliveries, while they are on their way to the store.
+#[derive(Debug)]
+pub(crate) struct Room {
+    of: Arc<Known>,
+    deliveries: u64,
+}
+
+impl Drop for Room {
+    /// They are stored. Where they were refused instead, the next count tells.
+    fn drop(&mut self) {
+        let mut known = self.of.lock();
+        known.under_way = known.under_way.saturating_sub(self.deliveries);
+        known.stored = known.stored.saturating_add(self.deliveries);
+    }
+}
+
+/// Whether somebody has had a tenant's deliveries counted: for messages that come together, that is done once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Looked {
+    #[default]
+    Never,
+    Once,
+}
+
+impl<S: Store, C: Clock> Engine<S, C> {
+    /// Makes room for a message that becomes so many deliveries, if fewer than `most` of its tenant's are pending.
+    pub(crate) async fn take_room(
+        &self,
+        tenant: TenantId,
+        most: u64,
+        deliveries: usize,
+        looked: &mut Looked,
+    ) -> Result<Room, NotAccepted> {
+        let known = self.pending.of(tenant);
+        let mut room = known.take(most, deliveries as u64);
+        if let Err(Full { counts, .. }) = room
+            && *looked == Looked::Never
+        {
+            *looked = Looked::Once;
+            self.count_pending(tenant, &known, counts).await?;
+            room = known.take(most, deliveries as u64);
+        }
+        room.map_err(|full| NotAccepted::NoRoom { pending: full.pending })
+    }
+
+    /// Counts what is pending, unless a count has begun since so many had.
+    async fn count_pending(&self, tenant: TenantId, known: &Known, since: u64) -> Result<(), StoreError> {
+        let _turn = known.counting.lock().await;
+        if known.lock().counts != since {
+            return Ok(());
+        }
+        let before = known.begin();
+        // What ends in the last hour that anybody can know of is in it.
+        let until = Hour(Hour::of(self.clock.now()).0.saturating_add(2));
+        let tallies = self.store.tallies(tenant, Hour(0), until).await?;
+        known.counted(pending(&tallies), before);
+        Ok(())
     }
 }
 
@@ -126,29 +170,42 @@ mod tests {
 
     const TENANT: TenantId = TenantId::from_raw(1);
 
-    fn at(ms: i64) -> Timestamp {
-        Timestamp::from_millis(ms)
+    fn full(known: &Arc<Known>, most: u64) -> Option<u64> {
+        known.take(most, 0).err().map(|full| full.pending)
+    }
+
+    fn count(known: &Known, counted: u64) {
+        let before = known.begin();
+        known.counted(counted, before);
     }
 
     #[test]
     fn what_is_known_is_never_less_than_there_is() {
-        let pending = Pending::default();
-        assert_eq!(pending.take(TENANT, 5, at(0)), Room::Count(0));
-        pending.counted(TENANT, 2, 0, at(0));
-        assert_eq!(pending.take(TENANT, 5, at(10)), Room::Some);
-        pending.made(TENANT, 2);
-        assert_eq!(pending.take(TENANT, 5, at(20)), Room::Some);
-        assert_eq!(pending.take(TENANT, 5, at(30)), Room::None(5));
-        assert_eq!(pending.take(TENANT, 5, at(999)), Room::None(5), "counted a moment ago");
-        // Somebody counts, and meanwhile two deliveries of another message are taken in.
-        assert_eq!(pending.take(TENANT, 5, at(1_000)), Room::Count(3));
-        pending.made(TENANT, 3);
-        pending.counted(TENANT, 1, 3, at(1_000));
-        assert_eq!(pending.take(TENANT, 5, at(1_001)), Room::Some);
-        assert_eq!(pending.take(TENANT, 5, at(1_002)), Room::Some);
-        assert_eq!(pending.take(TENANT, 5, at(1_003)), Room::None(5));
-        pending.forget(TENANT);
-        assert_eq!(pending.take(TENANT, 5, at(1_004)), Room::Count(0));
+        let known = Pending::default().of(TENANT);
+        assert_eq!(full(&known, 5), Some(0), "nobody has counted");
+        count(&known, 2);
+        let two = known.take(5, 2).expect("room");
+        count(&known, 2);
+        assert_eq!(full(&known, 4), Some(4), "they are on their way, and nobody can have counted them");
+        drop(two);
+        assert_eq!(full(&known, 4), Some(4), "they are stored, and were not counted");
+        // Somebody counts, and meanwhile three more are stored, of which one was counted.
+        let before = known.begin();
+        drop(known.take(5, 3).expect("room"));
+        known.counted(5, before);
+        assert_eq!(full(&known, 8), Some(8));
+        count(&known, 7);
+        assert_eq!(full(&known, 8), None);
+    }
+
+    #[test]
+    fn a_message_for_nobody_takes_no_room() {
+        let known = Pending::default().of(TENANT);
+        count(&known, 0);
+        let rooms: Vec<_> = (0..5).map(|_| known.take(1, 0).expect("room")).collect();
+        drop(rooms);
+        let _one = known.take(1, 1).expect("room");
+        assert_eq!(full(&known, 1), Some(1));
     }
 
     #[test]

@@ -85,6 +85,9 @@ const RETRY_AFTER_SECONDS: u64 = 5;
 /// How soon an endpoint that was gone can be enabled: an end is kept in force for ten minutes.
 const STILL_ENDING_SECONDS: u64 = 60;
 
+/// How soon there may be room again for a tenant's deliveries: some of what waits has ended by then, or nothing has.
+const ROOM_AFTER_SECONDS: u64 = 5;
+
 /// One thing that is wrong with a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Complaint {
@@ -324,6 +327,10 @@ impl From<NotAccepted> for Problem {
             ),
             NotAccepted::TooMany { .. } | NotAccepted::CollapsesTooMany => {
                 Self::new(Code::TooManyEndpoints, error.to_string())
+            }
+            NotAccepted::NoRoom { .. } => {
+                let then = format!("nothing was stored; send it again in {ROOM_AFTER_SECONDS} s, or cancel some");
+                Self::new(Code::QuotaExceeded, format!("{error}; {then}")).after(ROOM_AFTER_SECONDS)
             }
             NotAccepted::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotAccepted::NoSuchEndpoint(_) => Self::new(

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use posthaste_core::hold::Why;
-use posthaste_core::id::DeliveryId;
+use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::queue::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+use posthaste_engine::accept::{NewMessage, NotAccepted, Outcome};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::{Hours, Tenant, Terms};
 use posthaste_store::MemoryStore;
@@ -57,28 +59,53 @@ async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints
     running.stop().await;
 }
 
+/// Sends messages together under a limit of what may be pending: those taken, and what the others were told.
+async fn send_below(running: &Running, tenant: &Tenant, count: usize) -> (Vec<MessageId>, Option<u64>) {
+    let new = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Promotional);
+    let limited = NewMessage { pending_max: tenant.terms.pending_max, ..new };
+    let (mut taken, mut told) = (Vec::new(), None);
+    for outcome in running.engine.accept_all(vec![limited; count]).await {
+        match outcome {
+            Ok(Outcome::Promised(promise)) => taken.push(promise.message),
+            Ok(Outcome::Replayed(_)) => panic!("nobody gave a key"),
+            Err(NotAccepted::NoRoom { pending }) => told = Some(pending),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    (taken, told)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tenant_with_as_many_pending_as_it_may_have_has_room_again_once_some_ended() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let tenant = running.tenant_on("acme", Terms { pending_max: Some(3), ..Terms::default() }).await;
-    let room = async || running.engine.take_room(&tenant).await.expect("memory reads");
+    let (taken, told) = send_below(&running, &tenant, 10).await;
+    assert_eq!((taken.len(), told), (10, None), "nobody wants them: none is pending");
     running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
-    let mut sent = Vec::new();
-    for _ in 0..3 {
-        assert_eq!(room().await, Ok(()));
-        sent.push(running.send(tenant.id).await);
-    }
-    assert_eq!(room().await, Err(3));
-    let view = running.engine.delivery(Sees::All, sent[0]).await.expect("memory reads").expect("it is there");
-    running.engine.cancel(Sees::All, view.shown.delivery.message).await.expect("it is cancelled");
-    // Counted a moment ago, and a cut is swept in the end.
+    let (taken, told) = send_below(&running, &tenant, 5).await;
+    assert_eq!((taken.len(), told), (3, Some(3)));
+    assert_eq!(send_below(&running, &tenant, 1).await, (Vec::new(), Some(3)));
+    running.engine.cancel(Sees::All, taken[0]).await.expect("it is cancelled");
+    // A cut is swept in the end; nobody has to wait beyond that.
     for _ in 0..6_000 {
         tokio::time::advance(Duration::from_millis(200)).await;
-        if room().await.is_ok() {
+        if running.engine.pending().await.expect("memory reads").by_tier.iter().sum::<u64>() == 2 {
             break;
         }
     }
-    assert_eq!(room().await, Err(3), "there was room for one");
+    let (taken, told) = send_below(&running, &tenant, 2).await;
+    assert_eq!((taken.len(), told), (1, Some(3)), "there is room for one");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_are_on_their_way_to_the_store_take_their_room() {
+    let store = Arc::new(MemoryStore::default());
+    let running = Running::start(&store).await;
+    let tenant = running.tenant_on("acme", Terms { pending_max: Some(2), ..Terms::default() }).await;
+    running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
+    let all = futures_util::future::join_all((0..8).map(|_| send_below(&running, &tenant, 1))).await;
+    assert_eq!(all.iter().map(|(taken, _)| taken.len()).sum::<usize>(), 2, "{all:?}");
     running.stop().await;
 }

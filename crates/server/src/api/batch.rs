@@ -48,7 +48,7 @@ pub async fn send<S: Store, C: Clock>(
     let mut allowance = None;
     let mut answers: Vec<Option<Problem>> = Vec::with_capacity(read.len());
     for line in read {
-        answers.push(match message(&api, tenant, line).await {
+        answers.push(match message(&api, tenant, line) {
             Ok((message, left)) => {
                 new.push(message);
                 allowance = left;
@@ -74,7 +74,7 @@ pub async fn send<S: Store, C: Clock>(
 }
 
 /// The message a line is, taken from the tenant's quota.
-async fn message<S: Store, C: Clock>(
+fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
     line: &[u8],
@@ -85,8 +85,8 @@ async fn message<S: Store, C: Clock>(
     let mut fields = Object::read(line)?;
     let key = fields.get("idempotency_key", key_of_line);
     let once = key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
-    let new = NewMessage { once, ..new_message::parse(api, tenant.id, fields)? };
-    Ok((new, quota::take(api, tenant).await?))
+    let new = NewMessage { once, ..new_message::parse(api, tenant, fields)? };
+    Ok((new, quota::take(api, tenant)?))
 }
 
 /// What became of a line's message: the answer it would have had alone, and its status.

@@ -38,9 +38,9 @@ pub async fn send<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    let new = NewMessage { once, ..new_message::parse(&api, tenant.id, Object::read(&body)?)? };
+    let new = NewMessage { once, ..new_message::parse(&api, tenant, Object::read(&body)?)? };
     drop(body);
-    let allowance = quota::take(&api, tenant).await?;
+    let allowance = quota::take(&api, tenant)?;
     let mut response = match api.engine.accept(new).await? {
         Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
         Outcome::Replayed(first) => replayed(first),

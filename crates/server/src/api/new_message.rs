@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::EndpointId;
 use posthaste_core::pattern;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::accept::{FANOUT_MAX, NewMessage};
 use posthaste_engine::clock::Clock;
+use posthaste_engine::tenants::Tenant;
 use posthaste_store::{Details, Store};
 use serde_json::value::RawValue;
 
@@ -32,7 +33,7 @@ const NOT_BUILT: &[&str] = &["require_ack", "ack_within", "notification", "raw"]
 /// Takes a message's fields from an object, in which nothing else may be left.
 pub(super) fn parse<S: Store, C: Clock>(
     api: &Api<S, C>,
-    tenant: TenantId,
+    tenant: &Tenant,
     mut fields: Object<'_>,
 ) -> Result<NewMessage, Problem> {
     let payload = fields.need("payload", |raw| Ok(raw.get()));
@@ -60,7 +61,7 @@ pub(super) fn parse<S: Store, C: Clock>(
     // Copies: a slice would keep the connection's whole read buffer alive for as long as the message waits.
     let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     Ok(NewMessage {
-        tenant,
+        tenant: tenant.id,
         event_type,
         body: copy(payload.unwrap_or_default()),
         compact: compact.map(copy),
@@ -74,6 +75,7 @@ pub(super) fn parse<S: Store, C: Clock>(
         details: Details { labels, region, cost_center, audience, ..Details::default() },
         collapse_key,
         once: None,
+        pending_max: tenant.terms.pending_max,
     })
 }
 

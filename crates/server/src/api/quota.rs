@@ -1,4 +1,5 @@
-//! A tenant's quota, as answers tell of it: what is left while there is some, and when to come back when there is none.
+//! How fast a tenant may send, as answers tell of it: what is left while there is some, and when to come back when there
+//! is none.
 
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
@@ -14,10 +15,7 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Takes a message from a tenant's quota, if it has one.
-pub(super) async fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
-    if let Err(pending) = api.engine.take_room(tenant).await? {
-        return Err(no_room(pending));
-    }
+pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
     api.engine.take_from_quota(tenant).map_err(|until| used_up(until, api.engine.now()))
 }
 
@@ -36,18 +34,6 @@ pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
             response.headers_mut().insert(name, text);
         }
     }
-}
-
-/// How soon there may be room again: some of what waits has ended by then, or nothing has.
-const ROOM_AFTER_SECONDS: u64 = 5;
-
-/// What a tenant with as many deliveries pending as it may have is told.
-fn no_room(pending: u64) -> Problem {
-    let detail = format!(
-        "{pending} deliveries of this tenant are pending, which is as many as its quota allows; nothing was stored; \
-         send it again in {ROOM_AFTER_SECONDS} s, or cancel some"
-    );
-    Problem::new(Code::QuotaExceeded, detail).after(ROOM_AFTER_SECONDS)
 }
 
 /// What a tenant who has used its quota up is told.

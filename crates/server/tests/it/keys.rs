@@ -387,9 +387,13 @@ async fn how_long_a_tenant_s_things_are_kept_is_within_what_makes_sense() {
 async fn a_tenant_with_as_many_pending_as_it_may_have_is_told_when_to_come_back() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
-    locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/nobody"}"#).await;
     let quota = r#"{"quota": {"pending": 2}}"#;
     assert_eq!(locked.operate(Method::PATCH, "/v1/tenants/acme", quota).await.status, StatusCode::OK);
+    for _ in 0..5 {
+        let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
+        assert_eq!((sent.status, &sent.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()), "nobody wants it");
+    }
+    locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/nobody"}"#).await;
     for _ in 0..2 {
         let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
         assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);

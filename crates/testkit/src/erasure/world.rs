@@ -441,6 +441,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         compact: None,
         collapse_key: None,
         once: Some(Once { key, digest: random::bytes(), answer }),
+        pending_max: None,
     };
     match engine.accept(new).await.map_err(|error| CannotRun(error.to_string()))? {
         Outcome::Promised(promise) => Ok(promise.message),

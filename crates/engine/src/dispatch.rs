@@ -42,7 +42,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
 
-pub use asked::{Answer, Command, Ticket};
+pub use asked::{Answer, Command, LanePaused, Ticket};
 pub use call::{Call, Reply};
 use counts::{Counts, Watched};
 use erased::Erased;

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
 use posthaste_core::cause::Cause;
 use posthaste_core::classify::{BadOverride, Overrides};
-use posthaste_core::hold::Hold;
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
@@ -26,7 +25,7 @@ use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::destination::{self, Destination};
 use crate::dispatch::driver::Ended;
-use crate::dispatch::{Answer, Command, EVERYTHING};
+use crate::dispatch::{Answer, Command, EVERYTHING, LanePaused};
 use crate::engine::{Engine, NotDone, Sees};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
@@ -267,7 +266,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// What holds each of these lanes by somebody's word.
-    pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<Hold>>, Ended> {
+    pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, Ended> {
         match self.handle.ask(Command::Paused(lanes)).await? {
             Answer::Paused(holds) => Ok(holds),
             _ => Ok(Vec::new()),

@@ -66,6 +66,15 @@ pub enum Command {
     Watch,
 }
 
+/// A lane that waits by somebody's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LanePaused {
+    /// Until when.
+    pub hold: Hold,
+    /// What was said of it, where anybody paused it, or a dead delivery of a strict order did.
+    pub said: Option<Arc<Pause>>,
+}
+
 /// What became of a [`Command`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -87,7 +96,7 @@ pub enum Answer {
     /// Those in force, in the order of their scopes.
     Pauses(Vec<Arc<Pause>>),
     /// What holds each lane that was asked for by somebody's word.
-    Paused(Vec<Option<Hold>>),
+    Paused(Vec<Option<LanePaused>>),
     /// What is in flight, by message: one for each attempt.
     InFlight(Vec<MessageId>),
     /// Being sent or recorded.
@@ -140,8 +149,8 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Paused(lanes) => {
-                let holds = lanes.iter().map(|lane| self.queue.pause_of_lane(*lane, now)).collect();
-                effects.push(Effect::Answer(ticket, Answer::Paused(holds)));
+                let paused = lanes.iter().map(|lane| self.paused(*lane, now)).collect();
+                effects.push(Effect::Answer(ticket, Answer::Paused(paused)));
             }
             Command::IsEnding(lane) => {
                 let answer = if self.sweeper.is_ending(Scope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
@@ -149,7 +158,7 @@ impl Dispatch {
             }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
-                let explained = self.explain(now, delivery, lane, state);
+                let explained = self.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
                 let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
                 let pause = self.queue.paused_by(lane, now).filter(|_| is_paused);
                 let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));
@@ -223,6 +232,20 @@ impl Dispatch {
     pub(super) fn receipts_again(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
         for ticket in self.receipts.remove(&id).unwrap_or_default() {
             self.receipt(now, ticket, id, effects);
+        }
+    }
+
+    fn paused(&self, lane: LaneId, now: Timestamp) -> Option<LanePaused> {
+        let hold = self.queue.pause_of_lane(lane, now)?;
+        Some(LanePaused { hold, said: self.pauses.in_force(PauseScope::Lane(lane), now).cloned() })
+    }
+
+    /// How a row stands of which somebody is in a hurry, while it is being read: it waits for its time no more.
+    fn as_hurried(&self, now: Timestamp, id: DeliveryId, state: State) -> State {
+        match state {
+            State::Queued { .. } if self.hurried.contains(&id) => State::Queued { due: now },
+            State::Retry { cause, .. } if self.hurried.contains(&id) => State::Retry { due: now, cause },
+            state => state,
         }
     }
 

@@ -271,7 +271,7 @@ fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled()
     assert_eq!(rig.sent, [first], "the next one waits");
     rig.ask(4, 1, Command::Paused(vec![lane.lane]));
     let hold = Hold { why: Why::EndpointDisabled, until: None };
-    assert_eq!(rig.answered.last(), Some(&(Ticket(1), Answer::Paused(vec![Some(hold)]))));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(1), Answer::Paused(vec![Some(LanePaused { hold, said: None })]))));
     rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane), None));
     rig.every_call(6);
     assert_eq!(rig.sent.len(), 2);

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::hold::Hold;
 use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::signature::{Scheme, Secret};
+use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::NewSigning;
 use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTls, SigningSecret};
 use serde::Serialize;
@@ -169,11 +169,14 @@ fn max_in_flight(raw: &RawValue) -> Result<u16, String> {
     }
 }
 
-/// What is known of an endpoint beside what its owner says: its id, whose it is, and the policy it goes by.
+/// What is known of an endpoint beside what its owner says: its id, whose it is, the policy it goes by, what holds it.
 pub(super) struct Known {
     pub(super) id: String,
     pub(super) tenant: Option<String>,
     pub(super) policy: String,
+    pub(super) paused: Option<LanePaused>,
+    /// The dead delivery that its strict order waits behind, where that is why.
+    pub(super) dead_head: Option<String>,
 }
 
 /// An endpoint as it is shown.
@@ -251,9 +254,10 @@ pub(super) enum Sight {
 }
 
 impl<'a> Shown<'a> {
-    pub(super) fn of(known: Known, endpoint: &'a Endpoint, paused: Option<Hold>, sight: Sight) -> Self {
-        let Known { id, tenant, policy } = known;
-        let (status, status_reason) = status(endpoint, paused);
+    pub(super) fn of(known: Known, endpoint: &'a Endpoint, sight: Sight) -> Self {
+        let status = status(endpoint, known.paused.as_ref());
+        let status_reason = status_reason(endpoint, &known);
+        let Known { id, tenant, policy, .. } = known;
         let tls = &endpoint.tls;
         let value = |value: &'a String| if sight == Sight::Whole { value.as_str() } else { "…" };
         Self {
@@ -295,19 +299,37 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// How an endpoint is doing, in a word and a sentence.
-pub(super) fn status(endpoint: &Endpoint, paused: Option<Hold>) -> (&'static str, Option<String>) {
-    match (endpoint.status, paused) {
-        (EndpointStatus::Gone, _) => ("gone", Some("its receiver answered 410".to_owned())),
-        (EndpointStatus::Deleted, _) => ("deleted", None),
-        (EndpointStatus::Disabled(DisabledBy::Receiver), _) => {
-            ("disabled", Some("its receiver asked for it with webhook-delivery: disable".to_owned()))
+/// How an endpoint is doing, in a word.
+pub(super) fn status(endpoint: &Endpoint, paused: Option<&LanePaused>) -> &'static str {
+    match endpoint.status {
+        EndpointStatus::Gone => "gone",
+        EndpointStatus::Deleted => "deleted",
+        EndpointStatus::Disabled(DisabledBy::Receiver) => "disabled",
+        EndpointStatus::Active if paused.is_some() => "paused",
+        EndpointStatus::Active => "active",
+    }
+}
+
+/// Why it is not active, if it is not.
+fn status_reason(endpoint: &Endpoint, known: &Known) -> Option<String> {
+    match endpoint.status {
+        EndpointStatus::Gone => Some("its receiver answered 410".to_owned()),
+        EndpointStatus::Deleted => None,
+        EndpointStatus::Disabled(DisabledBy::Receiver) => {
+            Some("its receiver asked for it with webhook-delivery: disable".to_owned())
         }
-        (EndpointStatus::Active, Some(Hold { until: Some(until), .. })) => {
-            ("paused", Some(format!("until {}", value::write_time(until))))
-        }
-        (EndpointStatus::Active, Some(_)) => ("paused", Some("until somebody enables it".to_owned())),
-        (EndpointStatus::Active, None) => ("active", None),
+        EndpointStatus::Active => known.paused.as_ref().map(|paused| pause_reason(paused, known.dead_head.as_deref())),
+    }
+}
+
+/// Why it is paused: in the words of whoever paused it, as far as they had any.
+fn pause_reason(paused: &LanePaused, dead_head: Option<&str>) -> String {
+    let said = paused.said.as_ref().and_then(|pause| pause.reason.clone());
+    let why = said.or_else(|| dead_head.map(|dead| format!("its order is strict and {dead} is dead")));
+    let why = why.unwrap_or_else(|| "no reason was given".to_owned());
+    match paused.hold.until {
+        Some(until) => format!("{why} (until {})", value::write_time(until)),
+        None => why,
     }
 }
 

@@ -6,13 +6,17 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
+use posthaste_core::queue::OnDead;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{Once, Outcome};
 use posthaste_engine::clock::Clock;
+use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
-use posthaste_store::{Endpoint, FirstAnswer, Pause, PauseScope, SigningSecret, Store, StoreError};
+use posthaste_store::{
+    DeadLetterFilter, Endpoint, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store, StoreError,
+};
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ, SECRETS};
@@ -58,8 +62,9 @@ pub async fn make<S: Store, C: Clock>(
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
-    let known = Known { id: made.public_id.clone(), tenant: made.tenant.clone(), policy: made.policy.clone() };
-    let shown = Shown::of(known, &made.endpoint, None, Sight::Whole);
+    let (id, tenant, policy) = (made.public_id.clone(), made.tenant.clone(), made.policy.clone());
+    let known = Known { id, tenant, policy, paused: None, dead_head: None };
+    let shown = Shown::of(known, &made.endpoint, Sight::Whole);
     let shown = shown.revealed(&made.endpoint.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
@@ -145,10 +150,10 @@ pub async fn pause<S: Store, C: Clock>(
     fields.finish()?;
     let endpoint = found(&api, caller.sees(), &named).await?;
     let scope = PauseScope::Lane(LaneId::from(endpoint.id));
-    api.engine.pause(Pause { reason, by: caller.by(), ..Pause::new(scope, until) }).await?;
+    api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, "paused an endpoint");
-    Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time) }))
+    Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time), reason }))
 }
 
 /// `POST /v1/endpoints/{id}/enable`: ends its pause, whether somebody made it or a dead delivery of a strict order,
@@ -172,7 +177,7 @@ pub async fn enable<S: Store, C: Clock>(
             enabled => {
                 let id = public_id(&api, &enabled?);
                 tracing::info!(endpoint = id, "enabled an endpoint");
-                return Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None }));
+                return Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None, reason: None }));
             }
         }
     }
@@ -183,6 +188,7 @@ struct Switched {
     id: String,
     paused: bool,
     until: Option<String>,
+    reason: Option<String>,
 }
 
 /// `POST /v1/endpoints/{id}/test`: sends a real, signed example message.
@@ -300,7 +306,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
         for (endpoint, hold) in part.into_iter().zip(holds) {
             after = Some(endpoint.id);
-            if data.len() <= limit && is_asked_for(&endpoint, fields_of::status(&endpoint, hold).0, &filters) {
+            if data.len() <= limit && is_asked_for(&endpoint, fields_of::status(&endpoint, hold.as_ref()), &filters) {
                 data.push((endpoint, hold));
             }
         }
@@ -311,7 +317,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let last = if is_cut { data.last().map(|(last, _)| last.id) } else { after.filter(|_| more) };
     let mut shown = Vec::with_capacity(data.len());
     for (endpoint, hold) in &data {
-        shown.push(Shown::of(known(&api, endpoint).await?, endpoint, *hold, caller.sight()));
+        shown.push(Shown::of(known(&api, endpoint, hold.clone()).await?, endpoint, caller.sight()));
     }
     Ok(page(&uri, shown, last.map(|last| api.engine.cursor_behind(list, last.0))))
 }
@@ -332,10 +338,30 @@ async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) ->
 }
 
 /// What is known of an endpoint beside what its owner says.
-pub(super) async fn known<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Known, StoreError> {
+pub(super) async fn known<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    endpoint: &Endpoint,
+    paused: Option<LanePaused>,
+) -> Result<Known, StoreError> {
     let tenant = api.engine.tenant_public_id(endpoint.tenant).await?;
     let policy = api.engine.rules(endpoint.tenant).await?.policy_of(endpoint).to_owned();
-    Ok(Known { id: public_id(api, endpoint), tenant, policy })
+    let may_have_died = endpoint.on_dead == OnDead::Hold && paused.as_ref().is_some_and(is_unexplained);
+    let dead_head = if may_have_died { dead_head(api, endpoint).await? } else { None };
+    Ok(Known { id: public_id(api, endpoint), tenant, policy, paused, dead_head })
+}
+
+/// Whether nobody has put their name to a pause, or a word.
+fn is_unexplained(paused: &LanePaused) -> bool {
+    paused.said.as_ref().is_none_or(|pause| pause.by.is_none() && pause.reason.is_none() && pause.until.is_none())
+}
+
+/// The delivery that a strict order has last seen die.
+async fn dead_head<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Option<String>, StoreError> {
+    let filter = DeadLetterFilter { endpoint: Some(endpoint.id), ..DeadLetterFilter::of(endpoint.tenant) };
+    let last = api.engine.dead_letters(filter, ListOrder::NewestFirst, None, 1).await?.letters.pop();
+    let Some(last) = last else { return Ok(None) };
+    let accepted_at = api.engine.accepted_at(vec![last.message]).await?.pop().flatten();
+    Ok(Some(api.engine.public_id(Kind::Delivery, last.delivery.0, accepted_at.unwrap_or(last.at))))
 }
 
 pub(super) fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
@@ -346,5 +372,5 @@ async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &End
     let holds = api.engine.paused(vec![LaneId::from(endpoint.id)]).await;
     let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let hold = holds.into_iter().next().flatten();
-    Ok(json(StatusCode::OK, &Shown::of(known(api, endpoint).await?, endpoint, hold, sight)))
+    Ok(json(StatusCode::OK, &Shown::of(known(api, endpoint, hold).await?, endpoint, sight)))
 }

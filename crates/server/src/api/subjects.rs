@@ -140,8 +140,8 @@ impl<S: Store, C: Clock> Telling<S, C> {
         match one {
             Exported::Endpoint(endpoint) => {
                 let hold = self.api.engine.paused(vec![LaneId::from(endpoint.id)]).await?.into_iter().next().flatten();
-                let known = endpoints::known(&self.api, &endpoint).await?;
-                let endpoint = endpoint_fields::Shown::of(known, &endpoint, hold, self.sight);
+                let known = endpoints::known(&self.api, &endpoint, hold).await?;
+                let endpoint = endpoint_fields::Shown::of(known, &endpoint, self.sight);
                 write(&Line::Endpoint { endpoint }, lines);
                 self.told.endpoints += 1;
             }

@@ -93,7 +93,7 @@ pub(super) const SHOWN: Shape = Shape::Named(
         null("tls", SHOWN_TLS, "which texts were given"),
         need("status_overrides", Shape::Map(&CLASSES), ""),
         need("status", Shape::OneOf(&["active", "paused", "disabled", "gone"]), ""),
-        null("status_reason", Shape::Text, ""),
+        null("status_reason", Shape::Text, "why it is not active, if it is not"),
         need("created_at", Shape::Time, ""),
         need("signing", SIGNING, "with the secret only where it was just made"),
     ],
@@ -127,8 +127,12 @@ const PAUSE: Shape = Shape::Object(&[
 ]);
 const ENABLE: Shape = Shape::Object(&[may("reason", Shape::Text, "for whoever wonders")]);
 
-const SWITCHED: &[Field] =
-    &[need("id", Shape::Text, ""), need("paused", Shape::Truth, ""), null("until", Shape::Time, "")];
+const SWITCHED: &[Field] = &[
+    need("id", Shape::Text, ""),
+    need("paused", Shape::Truth, ""),
+    null("until", Shape::Time, ""),
+    null("reason", Shape::Text, "in the words of whoever paused it"),
+];
 
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/endpoints", "Makes an endpoint").scope("manage").takes(&NEW).keyed().answers(&[answer(

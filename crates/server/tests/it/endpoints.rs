@@ -241,8 +241,16 @@ async fn an_endpoint_says_whether_it_is_paused_and_lists_are_filtered_by_what_it
     let server = Server::start().await;
     let one = server.endpoint(r#", "uid": "one", "tags": ["a", "b"], "subject": "ann""#).await;
     let two = server.endpoint(r#", "uid": "two", "tags": ["b"]"#).await;
-    server.post("/v1/endpoints/two/pause", r#"{"reason": "a move"}"#).await;
-    assert_eq!(server.get("/v1/endpoints/two").await.text("status"), "paused");
+    for (body, reason) in [
+        ("", "no reason was given"),
+        (r#"{"reason": "a move", "until": "2099-01-01T00:00:00Z"}"#, "a move (until 2099-01-01T00:00:00.000Z)"),
+        (r#"{"reason": "a move"}"#, "a move"),
+    ] {
+        let paused = server.post("/v1/endpoints/two/pause", body).await;
+        assert_eq!(paused.body["reason"].as_str(), (!body.is_empty()).then_some("a move"));
+        let shown = server.get("/v1/endpoints/two").await;
+        assert_eq!((shown.text("status"), shown.text("status_reason")), ("paused", reason));
+    }
     for (filter, expected) in [
         ("uid=one", vec![&one]),
         ("tags=b", vec![&two, &one]),

@@ -149,7 +149,7 @@ async fn an_endpoint_can_be_paused_and_enabled_by_itself() {
     let server = Server::start().await;
     let (held, free) = (server.endpoint("").await, server.endpoint("").await);
     let paused = server.post(&format!("/v1/endpoints/{held}/pause"), "").await;
-    assert_eq!(paused.body, serde_json::json!({"id": held, "paused": true, "until": null}));
+    assert_eq!(paused.body, serde_json::json!({"id": held, "paused": true, "until": null, "reason": null}));
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let path = format!("/v1/messages/{}", message.text("id"));
     // The other one is tried, and refused by nobody who listens.
@@ -192,6 +192,9 @@ async fn a_strict_lane_held_by_a_dead_head_goes_on_once_it_is_enabled() {
     while server.get(&paths[0]).await.text("state") != "failed" {}
     let second = server.get(&paths[1]).await;
     assert_eq!(second.body["deliveries"][0]["waiting"]["why"], "paused", "{}", second.body);
+    let shown = server.get(&format!("/v1/endpoints/{endpoint}")).await;
+    let dead = server.get(&paths[0]).await.body["deliveries"][0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(shown.text("status_reason"), format!("its order is strict and {dead} is dead"));
 
     server.post(&format!("/v1/endpoints/{endpoint}/enable"), "").await;
     answer(&receiver, "204 No Content").await;

@@ -137,6 +137,15 @@ impl Delivery {
             None => State::Queued { due },
         }
     }
+
+    /// Whether it waits for longer than its policy had it wait after the attempt at that time: then its receiver asked
+    /// for it.
+    pub fn waits_as_asked(&self, tried: Timestamp) -> bool {
+        let (State::Retry { due, cause }, Some(backoff)) = (self.state, self.previous_wait) else { return false };
+        let own = if cause == Cause::TooManyRequests { backoff * 2 } else { backoff };
+        // A slice makes a wait longer by a quarter at most.
+        due.since(tried) > own + own / 4 + Duration::from_millis(1)
+    }
 }
 
 /// What a channel says of one attempt.

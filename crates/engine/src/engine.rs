@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use posthaste_core::Roll;
 use posthaste_core::delivery::{Compact, Delivery};
+use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, MessageId, OriginId, TenantId};
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
@@ -333,7 +334,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             (None, None)
         } else {
             match self.handle.ask(Command::Explain(id, lane, state)).await? {
-                Answer::Explained(explained, paused) => (Some(explained), paused),
+                Answer::Explained(explained, paused) => (Some(as_asked(explained, &shown)), paused),
                 _ => (None, None),
             }
         };
@@ -413,6 +414,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Which master keys are needed, and how far a rotation is.
     pub async fn rotation(&self) -> Result<Rotation, StoreError> {
         self.store.rotation().await
+    }
+}
+
+/// The same, where its receiver said how long it waits: the loop knows that of its lane alone.
+fn as_asked(explained: Explained, shown: &Shown) -> Explained {
+    match explained {
+        Explained::Waits(Hold { why: Why::Backoff, until })
+            if shown.attempts.last().is_some_and(|last| shown.delivery.waits_as_asked(last.at)) =>
+        {
+            Explained::Waits(Hold { why: Why::RetryAfter, until })
+        }
+        explained => explained,
     }
 }
 

@@ -78,6 +78,23 @@ fn a_2xx_delivers_and_counts_its_attempt() {
 }
 
 #[test]
+fn what_waits_for_longer_than_its_policy_says_waits_as_its_receiver_asked() {
+    for (verdict, asked) in [
+        (asking(503, seconds(60)), true),
+        (asking(429, seconds(60)), true),
+        (asking(503, seconds(5)), false),
+        (answered(503), false),
+        // Twice as long as the policy says, of our own accord.
+        (answered(429), false),
+    ] {
+        let decision = settled(&first_try(), &verdict);
+        let next = Delivery { state: decision.state, ..next_try(&first_try(), &verdict, &decision) };
+        assert_eq!(next.waits_as_asked(NOW), asked, "{verdict:?}");
+    }
+    assert!(!first_try().waits_as_asked(NOW));
+}
+
+#[test]
 fn a_2xx_awaits_the_receipt_where_one_is_asked_for() {
     let delivery = Delivery { ack_within: Some(seconds(300)), ..first_try() };
     assert_eq!(settled(&delivery, &answered(200)).state, State::AwaitingAck { until: NOW + seconds(300) });

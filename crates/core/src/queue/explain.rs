@@ -27,7 +27,7 @@ impl Queue {
         };
         Explained::Waits(match item.stage {
             Stage::InFlight | Stage::Recording => return Explained::UnderWay,
-            Stage::Waiting => until_due(item.delivery.state),
+            Stage::Waiting => until_due(item.delivery.state, Some(lane), now),
             Stage::Ready => self.explain_ready(lane, &item.delivery, now),
         })
     }
@@ -52,10 +52,10 @@ impl Queue {
     }
 
     fn explain_row(&self, now: Timestamp, lane: LaneId, state: State) -> Hold {
-        if state.due().is_some_and(|due| due > now) {
-            return until_due(state);
-        }
         let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
+        if state.due().is_some_and(|due| due > now) {
+            return until_due(state, lane, now);
+        }
         let hold = match lane {
             Some(lane) => self.holding(lane, now),
             None => self.wide_pause(None, now).map(|(_, hold)| hold),
@@ -65,12 +65,14 @@ impl Queue {
     }
 }
 
-/// What a state waits for until it is due.
-fn until_due(state: State) -> Hold {
+/// What a state waits for until it is due: for what its receiver asked its lane for, where that takes as long.
+fn until_due(state: State, lane: Option<&Lane>, now: Timestamp) -> Hold {
     let why = match state {
         State::AwaitingAck { .. } => Why::Ack,
         State::Retry { .. } => Why::Backoff,
         _ => Why::Scheduled,
     };
-    Hold { why, until: state.due() }
+    let asked =
+        lane.and_then(|lane| lane.asked(now)).filter(|asked| asked.until.is_none() || asked.until >= state.due());
+    asked.filter(|_| why != Why::Ack).unwrap_or(Hold { why, until: state.due() })
 }

@@ -286,6 +286,11 @@ impl Lane {
         self.holds.as_ref()?.holding(now)
     }
 
+    /// What an answer asked for, while it holds.
+    pub(super) fn asked(&self, now: Timestamp) -> Option<Hold> {
+        self.holds.as_ref()?.by_answer.filter(|hold| hold.holds(now))
+    }
+
     pub(super) fn holds_mut(&mut self) -> &mut Holds {
         self.holds.get_or_insert_default()
     }

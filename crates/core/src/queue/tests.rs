@@ -506,6 +506,26 @@ fn of_two_retry_afters_the_longer_one_counts() {
 }
 
 #[test]
+fn what_waits_because_its_receiver_asked_for_it_says_so() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    let record = settle(&mut queue, NOW, 1, &asking(seconds(3_600)));
+    queue.recorded(NOW, record.delivery.id);
+    let why = |due| {
+        let state = State::Retry { due, cause: Cause::Unavailable };
+        let Explained::Waits(hold) = queue.explain(NOW, DeliveryId::from_raw(9), LANE, state) else {
+            panic!("it waits")
+        };
+        assert!(hold.until.is_some_and(|until| until >= due), "{hold:?}");
+        hold.why
+    };
+    assert_eq!(why(NOW), Why::RetryAfter, "it is due, and its lane is held");
+    assert_eq!(why(NOW + seconds(5)), Why::RetryAfter, "it will be due before its lane is free");
+    assert_eq!(why(NOW + seconds(7_200)), Why::Backoff, "by then its lane is free");
+}
+
+#[test]
 fn no_work_is_let_in_twice() {
     let mut queue = queue(Order::Fifo);
     assert_eq!(admit(&mut queue, &delivery(1)), Admission::Taken);

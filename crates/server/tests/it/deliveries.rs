@@ -177,6 +177,29 @@ async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
 }
 
 #[tokio::test]
+async fn what_waits_because_its_receiver_said_so_says_so_also_to_who_is_in_a_hurry() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let asks = "503 Service Unavailable\r\nretry-after: 3600";
+    crate::switch::answer(&receiver, asks).await;
+    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+    let waits = loop {
+        let shown = server.get(&path).await;
+        if shown.text("state") == "retry" {
+            break shown;
+        }
+    };
+    assert_eq!(waits.body["waiting"]["why"], "retry_after", "{}", waits.body);
+    assert_eq!(waits.body["waiting"]["until"], waits.body["attempts"][0]["next_due"]);
+    let hurried = server.post(&format!("{path}/retry"), "").await;
+    assert_eq!(hurried.body["waiting"]["why"], "retry_after", "the hold remains: {}", hurried.body);
+    assert!(hurried.body["waiting"]["until"].is_string(), "{}", hurried.body);
+}
+
+#[tokio::test]
 async fn after_a_413_the_compact_payload_is_sent_once_in_its_place() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;

@@ -206,12 +206,16 @@ impl Model {
 
     fn reason(&self, delivery: &Delivery) -> Hold {
         let lane = index(delivery.lane);
-        let until_due = |why| Hold { why, until: delivery.state.due() };
+        let due = delivery.state.due();
+        let longest = self.lanes[lane].holds.iter().max_by_key(|hold| hold.until.unwrap_or(Timestamp::MAX));
+        let asked = longest.filter(|hold| hold.holds(self.now) && (hold.until.is_none() || hold.until >= due));
+        let until_due = |why| Hold { why, until: due };
+        let or_asked = |why| asked.copied().unwrap_or(until_due(why));
         let no_end = |why| Hold { why, until: None };
         match delivery.state {
             State::AwaitingAck { .. } => until_due(Why::Ack),
-            State::Retry { due, .. } if due > self.now => until_due(Why::Backoff),
-            State::Queued { due } if due > self.now => until_due(Why::Scheduled),
+            State::Retry { due, .. } if due > self.now => or_asked(Why::Backoff),
+            State::Queued { due } if due > self.now => or_asked(Why::Scheduled),
             _ => match self.held(lane, self.now) {
                 Some(hold) => hold,
                 None if !self.is_open(lane, self.now) && self.lanes[lane].settings.order == Order::Strict => {

@@ -163,6 +163,15 @@ impl State {
         matches!(self.phase(), Delivered | Dead | Expired | Cancelled)
     }
 
+    /// Why its last step was no success, where it was none.
+    pub const fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::Retry { cause, .. } | Self::Dead { cause, .. } | Self::Cancelled { cause, .. } => Some(*cause),
+            Self::Expired { .. } => Some(Cause::TtlExpired),
+            Self::Queued { .. } | Self::Dispatching | Self::AwaitingAck { .. } | Self::Delivered { .. } => None,
+        }
+    }
+
     /// When its next step is due, while there is one.
     pub const fn due(&self) -> Option<Timestamp> {
         match self {
@@ -218,6 +227,14 @@ mod tests {
     fn terminal_by_name_and_terminal_by_table_agree() {
         let terminal: Vec<_> = Phase::ALL.into_iter().filter(|phase| phase.is_terminal()).collect();
         assert_eq!(terminal, [Delivered, Dead, Expired, Cancelled]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_ends_undelivered_has_a_cause(state in any_state()) {
+            let ends_undelivered = state.is_terminal() && state.phase() != Delivered;
+            prop_assert_eq!(state.cause().is_some(), ends_undelivered || state.phase() == Retry);
+        }
     }
 
     #[test]

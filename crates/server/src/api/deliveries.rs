@@ -309,10 +309,7 @@ pub(super) fn phase(view: &View) -> Phase {
 
 /// What the last step of a delivery was for, where it was no success.
 pub(super) fn cause(view: &View) -> Option<&'static str> {
-    match view.shown.delivery.state {
-        Life::Dead { cause, .. } | Life::Retry { cause, .. } | Life::Cancelled { cause, .. } => Some(cause.code()),
-        _ => None,
-    }
+    view.shown.delivery.state.cause().map(Cause::code)
 }
 
 pub(super) fn waiting(view: &View) -> Option<Waiting> {

@@ -107,6 +107,12 @@ async fn what_expired_is_replayed_and_what_cannot_be_is_counted_by_reason() {
     answer(&given.receiver, "503 Service Unavailable").await;
     let expired = delivery_of(sent.text("id"));
     while given.server.get(&format!("/v1/deliveries/{expired}")).await.text("state") != "expired" {}
+    let shown = given.server.get(&format!("/v1/deliveries/{expired}")).await;
+    assert_eq!((shown.text("cause"), &shown.body["attempts"][0]["cause"]), ("ttl_expired", &"unavailable".into()));
+    for (query, found) in [("cause=ttl_expired", 1), ("state=expired&cause=unavailable", 0), ("cause=ok", 0)] {
+        let list = given.server.get(&format!("/v1/deliveries?{query}")).await;
+        assert_eq!(list.body["data"].as_array().map(Vec::len), Some(found), "{query}: {}", list.body);
+    }
     let arrived = delivery_of(given.server.post("/v1/messages", r#"{"payload": 2}"#).await.text("id"));
     answer(&given.receiver, "204 No Content").await;
     while given.server.get(&format!("/v1/deliveries/{arrived}")).await.text("state") != "delivered" {}

@@ -44,17 +44,21 @@ pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(
 pub(super) async fn a_history_shows_what_became_of_deliveries_and_can_be_filtered<S: Store>(case: &Case<S>) {
     let (first, second) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(1)).await);
     let third = case.accept_one(Draft { tier: Tier::Engagement, ..Draft::to(1) }).await;
+    let fourth = case.accept_one(Draft::to(1)).await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&fourth, State::Expired { at: after(7) }, Cause::Unavailable)).await;
     let dead = State::Dead { at: after(6), cause: Cause::NotFound };
     case.settle_done(case.attempted(&second, dead, Cause::NotFound)).await;
     let of = HistoryFilter::of(ENDPOINT);
     for (filter, expected) in [
-        (of, vec![third.id, second.id, first.id]),
+        (of, vec![fourth.id, third.id, second.id, first.id]),
         (HistoryFilter { phase: Some(Phase::Dead), ..of }, vec![second.id]),
-        (HistoryFilter { cause: Some(Cause::Ok), ..of }, vec![first.id]),
+        (HistoryFilter { cause: Some(Cause::NotFound), ..of }, vec![second.id]),
+        (HistoryFilter { cause: Some(Cause::TtlExpired), ..of }, vec![fourth.id]),
+        (HistoryFilter { cause: Some(Cause::Unavailable), ..of }, vec![]),
         (HistoryFilter { tier: Some(Tier::Engagement), ..of }, vec![third.id]),
         (HistoryFilter { since: Some(after(1)), ..of }, vec![]),
-        (HistoryFilter { until: Some(after(1)), ..of }, vec![third.id, second.id, first.id]),
+        (HistoryFilter { until: Some(after(1)), ..of }, vec![fourth.id, third.id, second.id, first.id]),
     ] {
         let page = case.done("history", case.store.history(filter, ListOrder::NewestFirst, None, MANY, NOW).await);
         let ids = page.deliveries.iter().map(|shown| shown.delivery.id).collect::<Vec<_>>();

@@ -132,6 +132,7 @@ pub(super) async fn what_has_expired_is_found_by_every_filter<S: Store>(case: &C
         (DeadLetterFilter { event_type: Some("invoice.paid".to_owned()), ..all.clone() }, vec![first.id, second.id]),
         (DeadLetterFilter { event_type: Some("invoice.late".to_owned()), ..all.clone() }, vec![]),
         (DeadLetterFilter { cause: Some(Cause::Unavailable), ..all.clone() }, vec![first.id, second.id]),
+        (DeadLetterFilter { cause: Some(Cause::TtlExpired), ..all.clone() }, vec![first.id, second.id]),
         (DeadLetterFilter { cause: Some(Cause::NotFound), ..all.clone() }, vec![]),
         (DeadLetterFilter { since: Some(after(5)), until: Some(after(6)), ..all.clone() }, vec![first.id, second.id]),
         (DeadLetterFilter { since: Some(after(6)), ..all.clone() }, vec![]),

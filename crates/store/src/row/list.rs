@@ -11,7 +11,6 @@ use posthaste_crypto::LookupKey;
 use super::{Details, Message, Shown};
 use crate::derived::NameKind;
 use crate::journal::Hidden;
-use crate::number::split;
 
 /// Deliveries that one request for a history looks at: each look reads a row and its attempts, some 40 µs on
 /// a busy machine.
@@ -72,9 +71,8 @@ impl HistoryFilter {
     /// Whether it asks for this one.
     pub fn matches(&self, shown: &Shown) -> bool {
         let delivery = &shown.delivery;
-        let last = split(&delivery.state).2.or_else(|| shown.attempts.last().map(|attempt| attempt.cause));
         self.phase.is_none_or(|phase| is_in(delivery.state, phase))
-            && self.cause.is_none_or(|cause| last == Some(cause))
+            && self.cause.is_none_or(|cause| delivery.state.cause() == Some(cause))
             && self.may_match(delivery)
     }
 }

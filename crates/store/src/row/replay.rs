@@ -324,15 +324,16 @@ impl Job {
     /// Whether a replay of what has ended meets this one, as far as it says itself: its event type is its
     /// message's. What was made or ended after it was asked for is another replay's.
     pub(crate) fn meets_ended(&self, filter: &DeadLetterFilter, dead: bool, ended: &Delivery) -> bool {
-        let (at, cause) = match ended.state {
+        // What expired may also be meant by what its last attempt met.
+        let (at, last) = match ended.state {
             State::Expired { at } => (at, ended.last_cause),
-            State::Dead { at, cause } if dead => (at, Some(cause)),
+            State::Dead { at, .. } if dead => (at, None),
             _ => return false,
         };
         ended.id.0 < self.id.0
             && at <= self.at
             && filter.endpoint.is_none_or(|endpoint| ended.lane.endpoint() == endpoint)
-            && filter.cause.is_none_or(|asked| cause == Some(asked))
+            && filter.cause.is_none_or(|asked| ended.state.cause() == Some(asked) || last == Some(asked))
             && filter.tier.is_none_or(|tier| tier == ended.tier)
             && filter.has_time(at)
     }

@@ -10,6 +10,9 @@ pub struct BadPattern(pub String);
 
 impl std::fmt::Display for BadPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.strip_suffix(".*").unwrap_or(&self.0).len() > EVENT_TYPE_BYTES_MAX {
+            return write!(f, "a pattern has at most {EVENT_TYPE_BYTES_MAX} characters before a last .*");
+        }
         write!(f, "{:?} is not segments of letters, digits, - and _ joined by dots (a pattern may end in .*)", self.0)
     }
 }

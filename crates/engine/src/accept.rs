@@ -47,9 +47,7 @@ pub struct NewMessage {
     /// Not before this.
     pub deliver_at: Option<Timestamp>,
     /// To whom; whoever of its audience wants such events when empty.
-    pub endpoints: Vec<EndpointId>,
-    /// The same by the names their owner calls them.
-    pub uids: Vec<String>,
+    pub endpoints: Vec<Named>,
     /// What else is said of it, and whom it is for.
     pub details: Details,
     /// A smaller variant of the payload, for receivers that refuse its size.
@@ -75,7 +73,6 @@ impl NewMessage {
             ttl: None,
             deliver_at: None,
             endpoints: Vec::new(),
-            uids: Vec::new(),
             details: Details::default(),
             compact: None,
             collapse_key: None,
@@ -83,6 +80,15 @@ impl NewMessage {
             pending_max: None,
         }
     }
+}
+
+/// An endpoint as a producer names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// By its id.
+    Id(EndpointId),
+    /// By what its owner calls it.
+    Uid(String),
 }
 
 /// What makes a request that is made again the same request.
@@ -125,9 +131,9 @@ pub struct Promise {
 /// Why a message was not accepted. Nothing was promised.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAccepted {
-    /// An endpoint that was named does not exist, is another tenant's, or is gone.
-    #[error("there is no endpoint {0} to send to")]
-    NoSuchEndpoint(String),
+    /// Some endpoints that were named do not exist, are another tenant's, or are gone: those at these places.
+    #[error("{} of the endpoints it names are not there to send to", .0.len())]
+    NoSuchEndpoints(Vec<usize>),
     /// It names more endpoints than a message may name.
     #[error(
         "it names {wanted} endpoints, and a message names at most {FANOUT_MAX}; leave them out to reach all that match"
@@ -271,8 +277,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
             deliveries: (!fans_out).then_some(deliveries.len()),
         };
-        let named = !new.endpoints.is_empty() || !new.uids.is_empty();
-        let audience = Audience { named, ..new.details.audience };
+        let audience = Audience { named: !new.endpoints.is_empty(), ..new.details.audience };
         let details = Details { audience, deliver_at: new.deliver_at, ttl: new.ttl, ..new.details };
         let message = Arc::new(Message {
             id,
@@ -300,7 +305,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     async fn recipients(&self, new: &NewMessage, known: &mut Known) -> Result<Recipients, NotAccepted> {
-        if new.endpoints.is_empty() && new.uids.is_empty() {
+        if new.endpoints.is_empty() {
             let everybody = match known.everybody.take() {
                 Some(everybody) => everybody,
                 None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
@@ -310,25 +315,35 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
             return Ok(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) });
         }
-        let wanted = new.endpoints.len() + new.uids.len();
+        let wanted = new.endpoints.len();
         if wanted > FANOUT_MAX {
             return Err(NotAccepted::TooMany { wanted });
         }
-        let mut ids = new.endpoints.clone();
-        for uid in &new.uids {
-            let known = self.store.endpoint_named(new.tenant, uid.clone()).await?;
-            ids.push(known.ok_or_else(|| NotAccepted::NoSuchEndpoint(uid.clone()))?);
+        let (mut found, mut missing) = (Vec::with_capacity(wanted), Vec::new());
+        for (place, named) in new.endpoints.iter().enumerate() {
+            match self.recipient(new.tenant, named).await? {
+                Some(to) => found.push(to),
+                None => missing.push(place),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(NotAccepted::NoSuchEndpoints(missing));
         }
         // Each gets it once, however often and by which names it is named.
-        ids.sort_unstable();
-        ids.dedup();
-        let mut named = Vec::with_capacity(ids.len());
-        for id in ids {
-            let known = self.destinations.load(id).await?;
-            let known = known.filter(|to| to.endpoint.tenant == new.tenant && to.takes_messages());
-            named.push(known.ok_or_else(|| NotAccepted::NoSuchEndpoint(id.to_string()))?);
-        }
-        Ok(Recipients::Few(named))
+        found.sort_unstable_by_key(|to| to.endpoint.id);
+        found.dedup_by_key(|to| to.endpoint.id);
+        Ok(Recipients::Few(found))
+    }
+
+    /// The endpoint of a tenant that is named, if it gets messages.
+    async fn recipient(&self, tenant: TenantId, named: &Named) -> Result<Option<Arc<Destination>>, StoreError> {
+        let id = match named {
+            Named::Id(id) => Some(*id),
+            Named::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
+        };
+        let Some(id) = id else { return Ok(None) };
+        let known = self.destinations.load(id).await?;
+        Ok(known.filter(|to| to.endpoint.tenant == tenant && to.takes_messages()))
     }
 }
 

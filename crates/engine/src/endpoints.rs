@@ -20,7 +20,7 @@ use posthaste_store::{
     By, Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError,
 };
 
-use crate::accept::{NewMessage, NotAccepted, Once, Outcome, Promise};
+use crate::accept::{Named, NewMessage, NotAccepted, Once, Outcome, Promise};
 use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::destination::{self, Destination};
@@ -227,7 +227,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     ) -> Result<Outcome, NotAccepted> {
         let example = NewMessage {
             event_type: Some(EXAMPLE_EVENT.to_owned()),
-            endpoints: vec![endpoint.id],
+            endpoints: vec![Named::Id(endpoint.id)],
             once,
             ..NewMessage::new(endpoint.tenant, Bytes::from_static(EXAMPLE), Tier::Transactional)
         };

@@ -71,6 +71,7 @@ codes! {
     PresetReadOnly "preset_read_only" CONFLICT "the name is a preset's, which nobody changes";
     PolicyInUse "policy_in_use" CONFLICT "somebody still goes by the policy";
     TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as there may be";
+    EndpointGone "endpoint_gone" CONFLICT "the endpoint is gone";
     Conflict "conflict" CONFLICT "something else is being done to it";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
@@ -333,10 +334,11 @@ impl From<NotAccepted> for Problem {
                 Self::new(Code::QuotaExceeded, format!("{error}; {then}")).after(ROOM_AFTER_SECONDS)
             }
             NotAccepted::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
-            NotAccepted::NoSuchEndpoint(_) => Self::new(
-                Code::EndpointUnknown,
-                "an endpoint in to.endpoints does not exist or is gone; nothing was accepted",
-            ),
+            NotAccepted::NoSuchEndpoints(places) => {
+                let detail = "there is no such endpoint, or it is gone; nothing was accepted";
+                let at = |place| Complaint { pointer: format!("/to/endpoints/{place}"), detail: detail.to_owned() };
+                Self::of_body(Code::EndpointUnknown, places.into_iter().map(at).collect())
+            }
         }
     }
 }

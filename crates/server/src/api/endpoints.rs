@@ -8,7 +8,7 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::queue::OnDead;
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::{Once, Outcome};
+use posthaste_engine::accept::{NotAccepted, Once, Outcome};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
@@ -203,10 +203,16 @@ pub async fn test<S: Store, C: Clock>(
     Object::read_optional(&body)?.finish()?;
     let endpoint = found(&api, Sees::Tenant(tenant.id), &named).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
-    Ok(match api.engine.test_endpoint(&endpoint, once).await? {
-        Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body),
-        Outcome::Replayed(first) => replayed(first),
-    })
+    match api.engine.test_endpoint(&endpoint, once).await {
+        Ok(Outcome::Promised(promise)) => Ok(json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body)),
+        Ok(Outcome::Replayed(first)) => Ok(replayed(first)),
+        Err(NotAccepted::NoSuchEndpoints(_)) => {
+            let id = public_id(&api, &endpoint);
+            let detail = format!("the endpoint is gone; if it is there again: POST /v1/endpoints/{id}/enable");
+            Err(Problem::new(Code::EndpointGone, detail))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// `GET /v1/endpoints/{id}/secret`: what its receiver verifies with. That somebody looked is in the audit.

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::EndpointId;
-use posthaste_core::pattern;
+use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
 use posthaste_core::time::Timestamp;
-use posthaste_engine::accept::{FANOUT_MAX, NewMessage};
+use posthaste_engine::accept::{FANOUT_MAX, Named, NewMessage};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Tenant;
 use posthaste_store::{Details, Store};
@@ -55,7 +54,7 @@ pub(super) fn parse<S: Store, C: Clock>(
     let labels = fields.get("labels", value::labels).unwrap_or_default();
     let region = fields.get("region", value::name);
     let cost_center = fields.get("cost_center", value::name);
-    let ((endpoints, uids), audience) = to(api, &mut fields);
+    let (endpoints, audience) = to(api, &mut fields);
     fields.not_built(NOT_BUILT);
     fields.finish()?;
     // Copies: a slice would keep the connection's whole read buffer alive for as long as the message waits.
@@ -71,7 +70,6 @@ pub(super) fn parse<S: Store, C: Clock>(
         ttl,
         deliver_at,
         endpoints,
-        uids,
         details: Details { labels, region, cost_center, audience, ..Details::default() },
         collapse_key,
         once: None,
@@ -80,7 +78,7 @@ pub(super) fn parse<S: Store, C: Clock>(
 }
 
 /// Whom a message is for: endpoints by name, or an audience of those there are.
-fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> ((Vec<EndpointId>, Vec<String>), Audience) {
+fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<Named>, Audience) {
     let mut to = fields.object("to");
     let endpoints = to.get("endpoints", |raw| endpoints(api, raw));
     let subjects = to.get("subjects", |raw| value::some(raw, SUBJECTS_MAX, value::subject)).unwrap_or_default();
@@ -107,6 +105,9 @@ fn event_type(raw: &RawValue) -> Result<String, String> {
     if pattern::is_event_type(&written) {
         return Ok(written);
     }
+    if written.len() > EVENT_TYPE_BYTES_MAX {
+        return Err(format!("must be at most {EVENT_TYPE_BYTES_MAX} characters"));
+    }
     Err("must be segments of letters, digits, - and _ joined by dots, such as invoice.paid".to_owned())
 }
 
@@ -118,15 +119,8 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
     Ok(at)
 }
 
-/// The endpoints a message names, by id and by uid.
-fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<(Vec<EndpointId>, Vec<String>), String> {
-    let named = value::some(raw, FANOUT_MAX, value::name)?;
-    let (mut ids, mut uids) = (Vec::with_capacity(named.len()), Vec::new());
-    for name in named {
-        match api.endpoint_id(&name) {
-            Some(id) => ids.push(id),
-            None => uids.push(name),
-        }
-    }
-    Ok((ids, uids))
+/// The endpoints a message names, by id or by uid.
+fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<Named>, String> {
+    let names = value::some(raw, FANOUT_MAX, value::name)?;
+    Ok(names.into_iter().map(|name| api.endpoint_id(&name).map_or(Named::Uid(name), Named::Id)).collect())
 }

@@ -285,6 +285,20 @@ async fn a_test_is_a_real_message_for_that_endpoint_alone() {
 }
 
 #[tokio::test]
+async fn a_test_of_an_endpoint_that_is_gone_says_how_it_comes_back() {
+    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let server = Server::start().await;
+    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+    let id = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await.text("id").to_owned();
+    server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    answer(&receiver, "410 Gone").await;
+    while server.get(&format!("/v1/endpoints/{id}")).await.text("status") != "gone" {}
+    let refused = server.post(&format!("/v1/endpoints/{id}/test"), "").await;
+    assert_eq!(refused.problem(), (409, "endpoint_gone", ""));
+    assert!(refused.text("detail").ends_with(&format!("POST /v1/endpoints/{id}/enable")), "{}", refused.body);
+}
+
+#[tokio::test]
 async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() {
     let server = Server::start().await;
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

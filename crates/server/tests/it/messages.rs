@@ -91,7 +91,7 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
         (r#"{"payload": 1, "correlation_id": "a b"}"#, "invalid_body", "/correlation_id"),
         (r#"{"payload": 1, "to": {"endpoints": []}}"#, "invalid_body", "/to/endpoints"),
         (r#"{"payload": 1, "to": {"endpoints": ["a b"]}}"#, "invalid_body", "/to/endpoints"),
-        (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "endpoint_unknown", ""),
+        (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "endpoint_unknown", "/to/endpoints/0"),
         (r#"{"payload": 1, "to": {"endpoint": "x"}}"#, "invalid_body", "/to/endpoint"),
         (r#"{"payload": 1, "to": {"subjects": []}}"#, "invalid_body", "/to/subjects"),
         (r#"{"payload": 1, "to": {"tags": ["a b"]}}"#, "invalid_body", "/to/tags"),
@@ -115,7 +115,18 @@ async fn an_id_of_another_kind_is_no_endpoint() {
     let swapped = message.text("id").replace("msg_", "ep_");
     let answer =
         server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
-    assert_eq!(answer.problem(), (400, "endpoint_unknown", ""));
+    assert_eq!(answer.problem(), (400, "endpoint_unknown", "/to/endpoints/0"));
+}
+
+#[tokio::test]
+async fn each_endpoint_that_is_not_there_is_named() {
+    let server = Server::start().await;
+    server.endpoint(r#", "uid": "ok""#).await;
+    let answer = server.post("/v1/messages", r#"{"payload": 1, "to": {"endpoints": ["ok", "nope", "hm"]}}"#).await;
+    assert_eq!(answer.problem(), (400, "endpoint_unknown", "/to/endpoints/1"));
+    let pointers: Vec<_> =
+        answer.body["errors"].as_array().expect("a list").iter().map(|one| &one["pointer"]).collect();
+    assert_eq!(pointers, ["/to/endpoints/1", "/to/endpoints/2"]);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
-use posthaste_engine::accept::{NewMessage, Once, Outcome, Promise};
+use posthaste_engine::accept::{Named, NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, Roots, System};
 use posthaste_engine::engine::{Engine, Settings};
@@ -429,8 +429,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         tier: Tier::Engagement,
         ttl: None,
         deliver_at: None,
-        endpoints: vec![endpoint],
-        uids: Vec::new(),
+        endpoints: vec![Named::Id(endpoint)],
         details: Details {
             labels: vec![("purpose".to_owned(), person.canary.clone())],
             region: Some(format!("near {}", person.canary)),

@@ -126,6 +126,10 @@ pub struct Promise {
     pub expires_at: Option<Timestamp>,
     /// How many deliveries it became; `None` when they are too many to be made at once, and follow.
     pub deliveries: Option<usize>,
+    /// How many of them may expire with attempts unspent: their policy outlasts their TTL (C3).
+    pub outlasted: usize,
+    /// Whether its `deliver_at` had passed when it came.
+    pub was_due: bool,
 }
 
 /// Why a message was not accepted. Nothing was promised.
@@ -269,6 +273,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
             })
             .collect();
+        let is_outlasted = |to: &&Arc<Destination>| {
+            let ttl = new.ttl.or(to.endpoint.ttl);
+            ttl.is_some_and(|ttl| to.lane.policy.outlasts(new.tier, ttl))
+        };
         let promise = Promise {
             message: id,
             correlation_id: new.correlation_id.clone().unwrap_or_else(|| public_id.clone()),
@@ -276,6 +284,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             accepted_at: now,
             expires_at: Expiry::from_ttl(fanout.born(), new.ttl).at(),
             deliveries: (!fans_out).then_some(deliveries.len()),
+            outlasted: wanted.iter().filter(is_outlasted).count(),
+            was_due: new.deliver_at.is_some_and(|at| at < now),
         };
         let audience = Audience { named: !new.endpoints.is_empty(), ..new.details.audience };
         let details = Details { audience, deliver_at: new.deliver_at, ttl: new.ttl, ..new.details };

@@ -1,12 +1,15 @@
 //! Messages: taking them in, showing where they are, and ending what was not sent. A message's way begins here:
 //! [`send`] parses, `engine::accept` makes it durable, and only then is it promised with a `202`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::{JobId, MessageId};
+use posthaste_core::delivery::Expiry;
+use posthaste_core::fanout::Audience;
+use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::State as Life;
 use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
@@ -24,7 +27,7 @@ use super::list::{Asked, page};
 use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, quota};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::{duration, value};
 
 /// Where messages are sent to.
 pub(super) const PATH: &str = "/v1/messages";
@@ -115,16 +118,19 @@ pub async fn show<S: Store, C: Clock>(
     let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
-    let fanout = Fanout::of(job.as_ref(), views.len());
+    // A delivery's later lives come behind it: what counts is the last, and how many there were first.
+    let life = |view: &View| (view.shown.delivery.lane, view.shown.delivery.state);
+    let lives: BTreeMap<LaneId, Life> = views.iter().map(life).collect();
+    let fanout = Fanout::of(job.as_ref(), lives.len());
     let mut deliveries = Vec::with_capacity(views.len());
     for view in &views {
         deliveries.push(ShownDelivery::of(&api, caller.sees(), &message, view).await?);
     }
-    let states = views.iter().map(|view| view.shown.delivery.state);
-    let state = if fanout.state == "running" { "pending" } else { sum(states) };
+    let state = if fanout.state == "running" { "pending" } else { sum(lives.into_values()) };
     let content = if wants_content { Content::of(&message) } else { Content::default() };
     let listed = Listed::of(&api, &ListedMessage::of(&message)).await?;
-    Ok(json(StatusCode::OK, &Shown { listed, state, deliveries, fanout, content }))
+    let to = message.details.as_ref().and_then(|details| To::of(&details.audience, &deliveries));
+    Ok(json(StatusCode::OK, &Shown { listed, to, state, deliveries, fanout, content }))
 }
 
 /// Whether what is under seal is asked for.
@@ -157,25 +163,41 @@ struct Accepted<'a> {
     accepted_at: String,
     expires_at: Option<String>,
     deliveries: Option<usize>,
-    notes: Vec<&'static str>,
+    notes: Vec<Cow<'static, str>>,
 }
 
 impl<'a> Accepted<'a> {
     fn of(promise: &'a Promise) -> Self {
-        let notes = match promise.deliveries {
-            Some(0) => vec!["no endpoint wants this event: nothing will be sent"],
-            Some(_) => Vec::new(),
-            None => vec!["many endpoints want this event: its deliveries are made one after the other"],
-        };
         Self {
             id: &promise.public_id,
             correlation_id: &promise.correlation_id,
             accepted_at: value::write_time(promise.accepted_at),
             expires_at: promise.expires_at.map(value::write_time),
             deliveries: promise.deliveries,
-            notes,
+            notes: notes(promise),
         }
     }
+}
+
+/// What the sender of a message should know. Nearly always it is nothing.
+fn notes(promise: &Promise) -> Vec<Cow<'static, str>> {
+    let mut notes = Vec::new();
+    match promise.deliveries {
+        Some(0) => notes.push("no endpoint wants this event: nothing will be sent".into()),
+        Some(_) => {}
+        None => notes.push("many endpoints want this event: its deliveries are made one after the other".into()),
+    }
+    if let (Some(all), outlasted @ 1..) = (promise.deliveries, promise.outlasted) {
+        let note = format!(
+            "the retry policy of {outlasted} of its {all} endpoints outlasts the TTL: what is not delivered by then \
+             expires with attempts unspent"
+        );
+        notes.push(note.into());
+    }
+    if promise.was_due {
+        notes.push("deliver_at is in the past: it is sent at once".into());
+    }
+    notes
 }
 
 /// A message without what became of it.
@@ -191,13 +213,21 @@ struct Listed {
     region: Option<String>,
     cost_center: Option<String>,
     accepted_at: String,
+    deliver_at: Option<String>,
+    ttl: Option<String>,
+    /// By its own TTL; an endpoint's is its deliveries'.
+    expires_at: Option<String>,
 }
 
 impl Listed {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, StoreError> {
         let id = api.engine.public_id(Kind::Message, message.id.0, message.at);
         let details = message.details.as_deref().cloned().unwrap_or_default();
+        let born = details.deliver_at.map_or(message.at, |at| at.max(message.at));
         Ok(Self {
+            deliver_at: details.deliver_at.map(value::write_time),
+            ttl: details.ttl.map(duration::write),
+            expires_at: Expiry::from_ttl(born, details.ttl).at().map(value::write_time),
             tenant: api.engine.tenant_public_id(message.tenant).await?,
             event_type: message.event_type.clone(),
             correlation_id: message.correlation_id.clone().unwrap_or_else(|| id.clone()),
@@ -216,12 +246,37 @@ impl Listed {
 struct Shown {
     #[serde(flatten)]
     listed: Listed,
+    to: Option<To>,
     state: &'static str,
     /// The first 1,000.
     deliveries: Vec<ShownDelivery>,
     fanout: Fanout,
     #[serde(flatten)]
     content: Content,
+}
+
+/// Whom a message is for, where its sender said so.
+#[derive(Serialize)]
+struct To {
+    /// Those that were named: they have its deliveries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoints: Option<Vec<String>>,
+    subjects: Vec<String>,
+    tags: Vec<String>,
+    all: bool,
+}
+
+impl To {
+    fn of(audience: &Audience, deliveries: &[ShownDelivery]) -> Option<Self> {
+        let Audience { subjects, tags, all, named } = audience.clone();
+        let endpoints = named.then(|| {
+            let mut named: Vec<String> = deliveries.iter().filter_map(|delivery| delivery.endpoint.clone()).collect();
+            named.sort_unstable();
+            named.dedup();
+            named
+        });
+        (*audience != Audience::default()).then_some(Self { endpoints, subjects, tags, all })
+    }
 }
 
 /// A message in an export: what became of it are lines of their own.

@@ -61,23 +61,34 @@ const SHOWN_FIELDS: &[Field] = &[
     null("region", Shape::Text, ""),
     null("cost_center", Shape::Text, ""),
     need("accepted_at", Shape::Time, ""),
-    need("state", Shape::OneOf(STATES), "what its deliveries are together"),
+    null("deliver_at", Shape::Time, "not before"),
+    null("ttl", Shape::Duration, "how long it is worth sending"),
+    null("expires_at", Shape::Time, "when that is over, by its own TTL"),
+    null("to", SHOWN_TO, "whom it is for, where its sender said so"),
+    need("state", Shape::OneOf(STATES), "what its deliveries are together: of each endpoint, the last"),
     need("deliveries", Shape::List(&DELIVERY), "the first 1,000"),
     need("fanout", FANOUT, "how far it is in becoming deliveries"),
     may("payload", Shape::Json, "where it is asked for"),
     may("compact", Shape::Json, "where it is asked for"),
 ];
 
+const SHOWN_TO: Shape = Shape::Object(&[
+    may("endpoints", Shape::List(&Shape::Text), "those that were named, as far as its deliveries are kept"),
+    need("subjects", Shape::List(&Shape::Text), ""),
+    need("tags", Shape::List(&Shape::Name), ""),
+    need("all", Shape::Truth, "whatever events they want"),
+]);
+
 const SHOWN: Shape = Shape::Named("Message", SHOWN_FIELDS);
 
 const FANOUT: Shape = Shape::Object(&[
-    need("done", Shape::Whole, "deliveries made"),
+    need("done", Shape::Whole, "deliveries made; replays are not among them"),
     null("total", Shape::Whole, "null while nobody knows"),
     need("state", Shape::OneOf(&["running", "paused", "done", "cancelled"]), ""),
 ]);
 
 /// The same up to when it was accepted: without what became of it.
-const LISTED: Shape = Shape::Named("ListedMessage", SHOWN_FIELDS.split_at(10).0);
+const LISTED: Shape = Shape::Named("ListedMessage", SHOWN_FIELDS.split_at(13).0);
 
 const FILTERS: &[Field] = &[
     LIMIT,

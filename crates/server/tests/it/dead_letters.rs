@@ -94,8 +94,15 @@ async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()));
     assert_eq!((done.text("reason"), &done.body["forecast"]), ("mended", &serde_json::Value::Null));
     assert_eq!(given.server.get("/v1/replays").await.body["data"], serde_json::json!([done.body]));
-    let shown = given.server.get(&format!("/v1/messages/{message}")).await;
+    let shown = loop {
+        let shown = given.server.get(&format!("/v1/messages/{message}")).await;
+        if shown.body["deliveries"][1]["state"] == "delivered" {
+            break shown;
+        }
+    };
     assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "its old life and its new one");
+    assert_eq!(shown.text("state"), "delivered", "what counts is the last");
+    assert_eq!(shown.body["fanout"], serde_json::json!({"done": 1, "total": 1, "state": "done"}));
     let letter = given.server.get("/v1/dead-letters").await;
     assert_eq!(letter.body["data"][0]["replayed"], true);
 }

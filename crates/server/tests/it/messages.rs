@@ -130,6 +130,57 @@ async fn each_endpoint_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
+async fn a_sender_is_told_what_it_may_not_have_meant() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let notes = async |body: &str| {
+        let sent = server.post("/v1/messages", body).await;
+        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+        sent.body["notes"].clone()
+    };
+    let outlasts = |endpoints: &str| {
+        format!(
+            "the retry policy of {endpoints} endpoints outlasts the TTL: what is not delivered by then expires with \
+             attempts unspent"
+        )
+    };
+    assert_eq!(notes(r#"{"payload": 1, "ttl": "1m"}"#).await, json!([outlasts("1 of its 1")]));
+    assert_eq!(notes(r#"{"payload": 1, "ttl": "20d"}"#).await, json!([]), "the policy ends before that");
+    assert_eq!(notes(r#"{"payload": 1, "ttl": 0}"#).await, json!([]), "one attempt is what was asked for");
+    server.endpoint(r#", "ttl": "1m""#).await;
+    assert_eq!(notes(r#"{"payload": 1}"#).await, json!([outlasts("1 of its 2")]), "an endpoint's TTL");
+    let past = r#"{"payload": 1, "ttl": "20d", "deliver_at": "2020-01-01T00:00:00Z"}"#;
+    assert_eq!(notes(past).await, json!(["deliver_at is in the past: it is sent at once"]));
+}
+
+#[tokio::test]
+async fn what_was_asked_of_a_message_is_shown() {
+    let server = Server::start().await;
+    let endpoint = server.endpoint(r#", "uid": "crm", "tags": ["beta"]"#).await;
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let later = format!("{later:.3}");
+    let show = async |body: &str| {
+        let sent = server.post("/v1/messages", body).await;
+        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+        let shown = server.get(&format!("/v1/messages/{}", sent.text("id"))).await;
+        assert_eq!(shown.body["expires_at"], sent.body["expires_at"]);
+        shown
+    };
+    let named =
+        show(&format!(r#"{{"payload": 1, "ttl": "2h", "deliver_at": "{later}", "to": {{"endpoints": ["crm"]}}}}"#))
+            .await;
+    assert_eq!((named.text("deliver_at"), named.text("ttl")), (later.as_str(), "2h"));
+    assert!(named.text("expires_at") > later.as_str(), "its TTL counts from deliver_at");
+    assert_eq!(named.body["to"], json!({"endpoints": [endpoint], "subjects": [], "tags": [], "all": false}));
+    let tagged = show(&format!(r#"{{"payload": 1, "deliver_at": "{later}", "to": {{"tags": ["beta"]}}}}"#)).await;
+    assert_eq!(tagged.body["to"], json!({"subjects": [], "tags": ["beta"], "all": false}));
+    let plain = show(&format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
+    assert_eq!((&plain.body["to"], &plain.body["ttl"]), (&json!(null), &json!(null)));
+    let listed = server.get("/v1/messages?limit=1").await;
+    assert_eq!(listed.body["data"][0]["deliver_at"], later);
+}
+
+#[tokio::test]
 async fn bodies_payloads_and_depth_have_bounds() {
     let server = Server::start().await;
     let payload = |bytes: usize| format!(r#"{{"payload": "{}"}}"#, "x".repeat(bytes - 2));

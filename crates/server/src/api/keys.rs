@@ -12,6 +12,7 @@ use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{FirstAnswer, OPERATOR, Store};
 use serde::Serialize;
@@ -138,13 +139,14 @@ fn answer(made: &MadeKey) -> FirstAnswer {
 
 async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
     let asked = Asked::of(uri, &[])?;
-    let after = asked.after(api, Kind::Key)?;
-    let found = api.engine.keys(tenant, asked.order, after, asked.limit + 1).await?;
+    let list = asked.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
+    let after = asked.behind(api, list)?;
+    let mut found = api.engine.keys(tenant, asked.order, after, asked.limit + 1).await?;
     let more = found.len() > asked.limit as usize;
+    found.truncate(asked.limit as usize);
+    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id));
     let id = |known: &KnownKey| api.engine.public_id(Kind::Key, known.id, known.at);
-    let data: Vec<_> = found.iter().take(asked.limit as usize).map(|known| Shown::of(id(known), known)).collect();
-    let next = data.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(page(uri, data, next))
+    Ok(page(uri, found.iter().map(|known| Shown::of(id(known), known)).collect(), next))
 }
 
 async fn revoke<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, id: &str) -> Answer {

@@ -11,7 +11,6 @@ use posthaste_core::id::Key;
 use posthaste_core::policy::nearest;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::lists::ListId;
@@ -95,12 +94,6 @@ impl Asked {
     pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>, Problem> {
         let open = |cursor: &String| api.engine.open_cursor_behind(list, cursor).ok_or_else(not_ours);
         self.cursor.as_ref().map(open).transpose()
-    }
-
-    /// The place to go on from, where that is a thing of this kind.
-    pub(super) fn after<S: Store, C: Clock>(&self, api: &Api<S, C>, kind: Kind) -> Result<Option<Key>, Problem> {
-        let open = |cursor: &String| api.engine.opened(kind, cursor).map(|(key, _)| key);
-        self.cursor.as_ref().map(|cursor| open(cursor).ok_or_else(not_ours)).transpose()
     }
 }
 

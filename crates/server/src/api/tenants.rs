@@ -12,6 +12,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
+use posthaste_engine::engine::Sees;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
@@ -69,12 +70,13 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Call
         let shown = found.map(|tenant| shown(&api, &tenant));
         return Ok(page(&uri, shown.into_iter().collect(), None));
     }
-    let after = asked.after(&api, Kind::Tenant)?.map(TenantId);
-    let found = api.engine.tenants(asked.order, after, asked.limit + 1).await?;
+    let list = asked.list(&api, Sees::All, &"tenants");
+    let after = asked.behind(&api, list)?.map(TenantId);
+    let mut found = api.engine.tenants(asked.order, after, asked.limit + 1).await?;
     let more = found.len() > asked.limit as usize;
-    let data: Vec<Shown> = found.iter().take(asked.limit as usize).map(|tenant| shown(&api, tenant)).collect();
-    let next = data.last().filter(|_| more).map(|last| last.id.clone());
-    Ok(page(&uri, data, next))
+    found.truncate(asked.limit as usize);
+    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
+    Ok(page(&uri, found.iter().map(|tenant| shown(&api, tenant)).collect(), next))
 }
 
 /// `GET /v1/tenants/{t}`.

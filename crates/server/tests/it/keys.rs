@@ -74,6 +74,33 @@ async fn without_a_key_nothing_but_health_is_answered() {
 }
 
 #[tokio::test]
+async fn a_cursor_of_keys_and_tenants_belongs_to_its_list() {
+    let locked = Locked::start().await;
+    for uid in ["ann", "bob"] {
+        locked.tenant(uid, "").await;
+        locked.operate(Method::POST, &format!("/v1/tenants/{uid}/keys"), "").await;
+    }
+    locked.operate(Method::POST, "/v1/keys", "").await;
+    let lists = ["/v1/tenants", "/v1/keys", "/v1/tenants/ann/keys", "/v1/tenants/bob/keys"];
+    for path in lists {
+        let first = locked.operate(Method::GET, &format!("{path}?limit=1"), "").await;
+        let cursor = first.text("next_cursor");
+        assert!(cursor.starts_with("cur_"), "{cursor}");
+        for other in lists {
+            let answer = locked.operate(Method::GET, &format!("{other}?limit=1&cursor={cursor}"), "").await;
+            if other == path {
+                assert_ne!(answer.body["data"][0]["id"], first.body["data"][0]["id"]);
+            } else {
+                assert_eq!(answer.problem(), (400, "invalid_parameter", ""), "{path}'s in {other}");
+            }
+        }
+        let turned = locked.operate(Method::GET, &format!("{path}?limit=1&order=asc&cursor={cursor}"), "").await;
+        assert_eq!(turned.problem(), (400, "invalid_parameter", ""));
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
 async fn a_scope_too_few_is_named() {
     let locked = Locked::start().await;
     let (_, reads) = locked.tenant("acme", r#"{"scopes": ["read"]}"#).await;

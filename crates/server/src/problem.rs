@@ -173,6 +173,9 @@ struct Wire<'a> {
     /// Where no header can say it.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
+    /// Which line it is about, among many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
 }
 
 impl Problem {
@@ -243,12 +246,13 @@ impl Problem {
             code: code.name(),
             errors,
             retry_after: None,
+            line: None,
         }
     }
 
     /// The refusal of one line among others: what a header says elsewhere stands in it.
-    pub(crate) fn write_line(&self, line: &mut Vec<u8>) {
-        let wire = Wire { retry_after: self.retry_after(), ..self.wire() };
+    pub(crate) fn write_line(&self, number: usize, line: &mut Vec<u8>) {
+        let wire = Wire { retry_after: self.retry_after(), line: Some(number), ..self.wire() };
         serde_json::to_writer(line, &wire).expect("texts and numbers always serialise");
     }
 }

@@ -37,34 +37,36 @@ pub async fn send<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let body = lines(request).await?;
     let mut read = Vec::new();
-    for line in body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()) {
+    let lines = (1_usize..).zip(body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii));
+    for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
         if read.len() == LINES_MAX {
             let detail = format!("a batch has at most {LINES_MAX} lines; nothing was accepted; send it in parts");
             return Err(Problem::new(Code::BodyTooLarge, detail));
         }
-        read.push(line);
+        read.push((number, line));
     }
     let mut new = Vec::with_capacity(read.len());
     let mut allowance = None;
-    let mut answers: Vec<Option<Problem>> = Vec::with_capacity(read.len());
-    for line in read {
-        answers.push(match message(&api, tenant, line) {
+    let mut answers: Vec<(usize, Option<Problem>)> = Vec::with_capacity(read.len());
+    for (number, line) in read {
+        let refused = match message(&api, tenant, line) {
             Ok((message, left)) => {
                 new.push(message);
                 allowance = left;
                 None
             }
             Err(problem) => Some(problem),
-        });
+        };
+        answers.push((number, refused));
     }
     drop(body);
     let mut outcomes = api.engine.accept_all(new).await.into_iter();
     let mut written = Vec::with_capacity(answers.len() * ANSWER_BYTES);
-    for refused in answers {
+    for (number, refused) in answers {
         // What was not refused was handed on, and comes back in the same order.
         match refused {
-            Some(problem) => problem.write_line(&mut written),
-            None => outcomes.by_ref().take(1).for_each(|outcome| write(outcome, &mut written)),
+            Some(problem) => problem.write_line(number, &mut written),
+            None => outcomes.by_ref().take(1).for_each(|outcome| write(number, outcome, &mut written)),
         }
         written.push(b'\n');
     }
@@ -90,15 +92,15 @@ fn message<S: Store, C: Clock>(
 }
 
 /// What became of a line's message: the answer it would have had alone, and its status.
-fn write(outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
+fn write(number: usize, outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
     let (first, replayed) = match outcome {
         Ok(Outcome::Promised(promise)) => (answer(&promise), ""),
         Ok(Outcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
-        Err(refusal) => return Problem::from(refusal).write_line(line),
+        Err(refusal) => return Problem::from(refusal).write_line(number, line),
     };
     // An answer is an object: what is said of it goes in front of its own fields.
     let fields = first.body.strip_prefix(b"{").unwrap_or(&first.body);
-    line.extend_from_slice(format!("{{\"status\":{},{replayed}", first.status).as_bytes());
+    line.extend_from_slice(format!("{{\"status\":{},\"line\":{number},{replayed}", first.status).as_bytes());
     line.extend_from_slice(fields);
 }
 

@@ -9,10 +9,13 @@ const KEY: Field = may("idempotency_key", Shape::Text, "the same line with the s
 const LINE_FIELDS: [Field; 14] = joined(NEW_FIELDS, [KEY]);
 const LINE: Shape = Shape::Named("NewMessageLine", &LINE_FIELDS);
 
-const DONE_FIELDS: [Field; 8] = joined(
+const NUMBER: Field = need("line", Shape::Whole, "which line of the body it is about; the first is 1");
+
+const DONE_FIELDS: [Field; 9] = joined(
     ACCEPTED_FIELDS,
     [
         need("status", Shape::Whole, "202"),
+        NUMBER,
         may("idempotency_replayed", Shape::Truth, "whether it was accepted before, under the same key"),
     ],
 );
@@ -28,6 +31,7 @@ const REFUSED: Shape = Shape::Named(
         need("code", Shape::Text, ""),
         may("errors", Shape::List(&Shape::Json), "what is wrong with it, each with its pointer"),
         may("retry_after", Shape::Whole, "in how many seconds to send it again"),
+        NUMBER,
     ],
 );
 

@@ -36,6 +36,7 @@ async fn each_line_is_answered_in_its_place_and_a_bad_one_spoils_nobody() {
     let answer = batch(&server, lines.join("\r\n")).await;
     assert_eq!(statuses(&answer), [202, 400, 400, 202, 400, 202], "a blank line is none");
     let lines = answer.lines();
+    assert_eq!(lines.iter().map(|line| line["line"].as_u64()).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 7].map(Some));
     assert_eq!((&lines[0]["correlation_id"], &lines[0]["deliveries"]), (&json!("one"), &json!(1)));
     assert_eq!((&lines[3]["correlation_id"], &lines[3]["deliveries"]), (&json!("four"), &json!(0)));
     assert_eq!(lines[1]["code"], "invalid_json");

@@ -427,7 +427,7 @@ mod tests {
             told,
             [
                 "lisen in posthaste.toml: there is no such setting; the nearest is listen",
-                "sinks.a in posthaste.toml: there is no such setting; the nearest is slots",
+                "sinks.a in posthaste.toml: there is no such setting",
                 "slots in posthaste.toml: must be a whole number",
                 "targets.allow_htp in posthaste.toml: there is no such setting; the nearest is targets.allow_http",
                 "POSTHASTE_LOGG in the environment: there is no such setting; the nearest is POSTHASTE_LOG",

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use posthaste_core::dice::Roll;
-use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, nearest};
+use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, told_nearest};
 use posthaste_core::tier::Tier;
 use posthaste_server::duration;
 use posthaste_testkit::outage::naive::{self, Naive};
@@ -195,8 +195,8 @@ fn sender(name: &str, scenario: &Scenario) -> Result<Sender> {
     }
     let names: Vec<&str> = PRESETS.into_iter().chain(naive::ALL.map(|naive| naive.name)).collect();
     let policy = Policy::preset(name).with_context(|| {
-        let nearest = nearest(name, names.iter().copied()).unwrap_or(DEFAULT_PRESET);
-        format!("there is no policy {name:?}; the nearest is {nearest}, and there are {}", names.join(", "))
+        let nearest = told_nearest(name, names.iter().copied());
+        format!("there is no policy {name:?}{nearest}; there are {}", names.join(", "))
     })?;
     Ok(Sender::posthaste(policy))
 }

@@ -44,7 +44,7 @@ use ratio::Ratio;
 use strategy::Strategy;
 
 pub use defaults::PolicyDefaults;
-pub use nearest::nearest;
+pub use nearest::{nearest, told_nearest};
 pub use preset::{DEFAULT_PRESET, PRESETS, UnknownPolicy};
 pub use preview::{Preview, Wait};
 pub use spec::{

@@ -361,7 +361,7 @@ mod tests {
     fn a_url_above_the_limit_is_refused() {
         let url = |bytes: usize| format!("https://example.com/{}", "a".repeat(bytes - 20));
         assert!(Target::parse(&url(text::URL_BYTES_MAX), &http_too()).is_ok());
-        assert_eq!(Target::parse(&url(text::URL_BYTES_MAX + 1), &http_too()), Err(Refusal::UrlSyntax));
+        assert_eq!(Target::parse(&url(text::URL_BYTES_MAX + 1), &http_too()), Err(Refusal::UrlTooLong));
     }
 
     #[test]

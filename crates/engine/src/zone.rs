@@ -12,11 +12,11 @@ use posthaste_core::time::Timestamp;
 
 /// A name that is no time zone's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("time zone {name:?} is not known: write a name such as Europe/Berlin or UTC; the nearest to it is {nearest}")]
+#[error("time zone {name:?} is not known: write a name such as Europe/Berlin or UTC{nearest}")]
 pub struct UnknownZone {
     /// What was written.
     pub name: String,
-    /// The known name that is most like it.
+    /// What is told of the known name that is most like it, where one is.
     pub nearest: String,
 }
 
@@ -56,7 +56,8 @@ fn unknown(database: &TimeZoneDatabase, name: &str) -> UnknownZone {
     // Many write the city alone.
     let city = known.iter().find(|known| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name)));
     let nearest = city.map(String::as_str).or_else(|| nearest(name, known.iter().map(String::as_str)));
-    UnknownZone { name: name.to_owned(), nearest: nearest.unwrap_or("UTC").to_owned() }
+    let nearest = nearest.map(|nearest| format!("; the nearest to it is {nearest}")).unwrap_or_default();
+    UnknownZone { name: name.to_owned(), nearest }
 }
 
 #[cfg(test)]

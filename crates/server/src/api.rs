@@ -239,7 +239,8 @@ fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>
         if !known.contains(&name.as_str()) {
             let detail = match nearest(name, known.iter().copied()) {
                 Some(nearest) => format!("there is no parameter {name:?}; the nearest is {nearest}"),
-                None => format!("there is no parameter {name:?}; this route takes none"),
+                None if known.is_empty() => format!("there is no parameter {name:?}; this route takes none"),
+                None => format!("there is no parameter {name:?}; there are {}", known.join(", ")),
             };
             return Err(Problem::new(Code::UnknownParameter, detail));
         }

@@ -34,6 +34,9 @@ pub(crate) struct Object<'a> {
 impl<'a> Object<'a> {
     /// The object a whole body is.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
+        if body.trim_ascii_start().is_empty() {
+            return Err(Problem::new(Code::InvalidJson, "the body is empty; send a JSON object"));
+        }
         if is_too_deep(body) {
             let detail = format!("the body nests deeper than {DEPTH_MAX} levels; flatten it");
             return Err(Problem::new(Code::InvalidBody, detail));
@@ -109,10 +112,12 @@ impl<'a> Object<'a> {
         name: &'static str,
         parse: impl FnOnce(&'a RawValue) -> Result<T, String>,
     ) -> Option<T> {
-        let before = self.complaints.count();
+        let (before, is_null) = (self.complaints.count(), self.is_null(name));
         let value = self.get(name, parse);
         if value.is_none() && self.complaints.count() == before {
-            self.complain(name, "is needed".to_owned());
+            let detail =
+                if is_null { "must not be null, which is as if it were left out; it is needed" } else { "is needed" };
+            self.complain(name, detail.to_owned());
         }
         value
     }
@@ -279,7 +284,10 @@ mod tests {
     #[test]
     fn null_is_the_same_as_leaving_it_out() {
         assert_eq!(complaints(r#"{"name": "a", "inner": null, "later": false}"#), Vec::<String>::new());
-        assert_eq!(complaints(r#"{"name": null}"#), ["/name is needed"]);
+        assert_eq!(
+            complaints(r#"{"name": null}"#),
+            ["/name must not be null, which is as if it were left out; it is needed"]
+        );
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind;
 use serde_json::value::RawValue;
 
 use crate::duration;
-use posthaste_core::policy::nearest;
+use posthaste_core::policy::told_nearest;
 
 pub(crate) fn text(raw: &RawValue) -> Result<String, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a string".to_owned())
@@ -54,10 +55,16 @@ pub(crate) fn time(raw: &RawValue) -> Result<Timestamp, String> {
 }
 
 pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
-    Tier::parse(raw.get().trim_matches('"')).ok_or_else(|| {
+    let written = raw.get();
+    let read = match written.strip_prefix('"') {
+        Some(rest) => Tier::ALL.into_iter().find(|tier| rest.strip_suffix('"') == Some(tier.name())),
+        // 1.0 is the same number as 1.
+        None => Tier::parse(written).or_else(|| Tier::parse(&number(raw).ok()?.to_string())),
+    };
+    read.ok_or_else(|| {
         let names = Tier::ALL.map(Tier::name);
-        let meant = nearest(raw.get().trim_matches('"'), names).unwrap_or_default();
-        format!("must be 1, 2, 3 or one of {}; the nearest is {meant}", names.join(", "))
+        let nearest = told_nearest(written.trim_matches('"'), names);
+        format!("must be 1, 2, 3 or one of {}{nearest}", names.join(", "))
     })
 }
 
@@ -67,8 +74,8 @@ pub(crate) fn one_of<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Re
     let found = words.iter().find(|(word, _)| *word == written);
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let meant = nearest(&written, names.iter().copied()).unwrap_or_default();
-        format!("must be one of {}; the nearest is {meant}", names.join(", "))
+        let nearest = told_nearest(&written, names.iter().copied());
+        format!("must be one of {}{nearest}", names.join(", "))
     })
 }
 
@@ -79,6 +86,15 @@ const NAME_BYTES_MAX: usize = 128;
 pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_name(&written).map(|()| written)
+}
+
+/// What an owner calls something, wherever its id is taken: it must not be taken for one.
+pub(crate) fn uid(raw: &RawValue) -> Result<String, String> {
+    let written = name(raw)?;
+    match [Kind::Endpoint, Kind::Tenant].map(Kind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
+        Some(prefix) => Err(format!("must not begin with {prefix}, as an id does")),
+        None => Ok(written),
+    }
 }
 
 /// Whether a text is one.
@@ -171,6 +187,11 @@ mod tests {
     #[test]
     fn a_tier_is_a_number_or_a_name() {
         assert_eq!(tier(&raw("1")), Ok(Tier::Transactional));
+        assert_eq!(tier(&raw("3.0")), Ok(Tier::Engagement));
+        for bad in ["\"1\"", "1.5", "0", "true", "[1]", "\"\""] {
+            let told = tier(&raw(bad)).expect_err(bad);
+            assert_eq!(told, "must be 1, 2, 3 or one of transactional, promotional, engagement", "{bad}");
+        }
         assert_eq!(tier(&raw("\"engagement\"")), Ok(Tier::Engagement));
         assert_eq!(
             tier(&raw("\"promo\"")).expect_err("not a tier"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::policy::nearest;
+use posthaste_core::policy::told_nearest;
 use toml::{Table, Value};
 
 const PREFIX: &str = "POSTHASTE_";
@@ -111,8 +111,8 @@ impl Layers {
                 }
             } else if !is_service_link(name, value) {
                 let known: Vec<String> = self.settings.keys().map(|key| variable(key)).collect();
-                let nearest = nearest(name, known.iter().map(String::as_str)).unwrap_or_default();
-                self.complaints.push(format!("{source}: there is no such setting; the nearest is {nearest}"));
+                let nearest = told_nearest(name, known.iter().map(String::as_str));
+                self.complaints.push(format!("{source}: there is no such setting{nearest}"));
             }
         }
     }
@@ -161,8 +161,8 @@ impl Layers {
         let wrong = match (self.settings.get(key), &value) {
             (_, Err(detail)) => Some(detail.clone()),
             (None, _) => {
-                let nearest = nearest(key, self.settings.keys().map(String::as_str)).unwrap_or_default();
-                Some(format!("there is no such setting; the nearest is {nearest}"))
+                let nearest = told_nearest(key, self.settings.keys().map(String::as_str));
+                Some(format!("there is no such setting{nearest}"))
             }
             (Some(known), Ok(value)) if !is_like(&known.value, value) => {
                 Some(format!("must be {}", kind(&known.value)))

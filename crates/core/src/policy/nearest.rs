@@ -1,9 +1,27 @@
 //! Guesses what somebody meant: the known name nearest to one that is not.
 
-/// The known name that takes the fewest changed letters, or `None` when nothing is known.
+/// The known name that takes the fewest changed letters, or `None` when none is near: whoever writes something else
+/// altogether is not helped by a guess.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known.into_iter().min_by_key(|candidate| distance(name, candidate))
+    let measured = known.into_iter().map(|known| (distance(name, known), known));
+    let near = measured.filter(|(changed, known)| is_near(name, known, *changed));
+    near.min_by_key(|(changed, _)| *changed).map(|(_, known)| known)
 }
+
+/// The same as the end of a complaint, where there is one.
+pub fn told_nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, known).map(|known| format!("; the nearest is {known}")).unwrap_or_default()
+}
+
+/// Whether at most a third of the letters are changed, or one is the beginning of the other.
+fn is_near(name: &str, known: &str, changed: usize) -> bool {
+    let letters = name.chars().count().max(known.chars().count());
+    let is_part = name.len() >= PART_BYTES_MIN && (known.starts_with(name) || name.starts_with(known));
+    is_part || changed <= letters.div_ceil(3)
+}
+
+/// Less is the beginning of too much.
+const PART_BYTES_MIN: usize = 3;
 
 /// How many letters must be added, dropped or replaced to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
@@ -36,5 +54,15 @@ mod tests {
             assert_eq!(nearest(written, known), Some(meant));
         }
         assert_eq!(nearest("x", []), None);
+    }
+
+    #[test]
+    fn what_is_far_from_everything_is_near_to_nothing() {
+        let known = ["transactional", "promotional", "engagement"];
+        assert_eq!(nearest("promo", known), Some("promotional"));
+        assert_eq!(told_nearest("engagment", known), "; the nearest is engagement");
+        for written in ["urgent", "x", "", "🦀"] {
+            assert_eq!((nearest(written, known), told_nearest(written, known)), (None, String::new()), "{written}");
+        }
     }
 }

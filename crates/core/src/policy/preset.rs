@@ -18,8 +18,8 @@ pub const DEFAULT_PRESET: &str = PRESETS[0];
 pub struct UnknownPolicy {
     /// What was written.
     pub name: String,
-    /// The policy it comes nearest to.
-    pub nearest: String,
+    /// The policy it comes nearest to, where one is near.
+    pub nearest: Option<String>,
 }
 
 impl UnknownPolicy {
@@ -31,14 +31,19 @@ impl UnknownPolicy {
     /// The error of that name, where there are these policies beside the presets.
     pub fn beside<'a>(name: &str, stored: impl IntoIterator<Item = &'a str>) -> Self {
         let known = PRESETS.into_iter().chain(stored);
-        Self { name: name.to_owned(), nearest: nearest(name, known).unwrap_or(DEFAULT_PRESET).to_owned() }
+        Self { name: name.to_owned(), nearest: nearest(name, known).map(str::to_owned) }
     }
 }
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, nearest, all) = (echo(&self.name), &self.nearest, PRESETS.join(", "));
-        write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
+        let (name, all) = (echo(&self.name), PRESETS.join(", "));
+        match &self.nearest {
+            Some(nearest) => {
+                write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
+            }
+            None => write!(f, "there is no policy {name:?}; the presets are {all}"),
+        }
     }
 }
 
@@ -144,13 +149,13 @@ mod tests {
     #[test]
     fn a_name_that_is_no_policys_is_told_with_the_nearest_one() {
         let told = Policy::named("webhok").expect_err("no such policy");
-        assert_eq!(told.nearest, "webhook");
+        assert_eq!(told.nearest.as_deref(), Some("webhook"));
         assert_eq!(
             told.to_string(),
             "there is no policy \"webhok\"; the nearest is webhook, and the presets are webhook, gethook, web-push, \
              backend, apns, exponential, linear, fixed, standard-webhooks"
         );
-        assert_eq!(UnknownPolicy::beside("paymnts", ["payments", "crm"]).nearest, "payments");
+        assert_eq!(UnknownPolicy::beside("paymnts", ["payments", "crm"]).nearest.as_deref(), Some("payments"));
         let long = UnknownPolicy::new(&"é".repeat(1_000_000)).to_string();
         assert!(long.chars().count() < 240, "{long}");
     }

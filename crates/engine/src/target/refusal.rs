@@ -36,6 +36,7 @@ refusals! {
     UrlBackslash "url_backslash" "the URL holds a backslash, which parsers read differently; use %5C in a path";
     UrlScheme "url_scheme" "the URL's scheme is not allowed; use https (http only where targets.allow_http is set)";
     UrlSyntax "url_syntax" "not a URL of the form https://host/path";
+    UrlTooLong "url_too_long" "the URL is longer than 4096 bytes; send what is long in a header, or use a shorter one";
     UrlUserinfo "url_userinfo" "the URL holds credentials before an @; send them in a header instead";
     UrlFragment "url_fragment" "the URL holds a fragment, which is never sent; remove the # and what follows";
     UrlPort "url_port" "the URL's port is not allowed; use 80, 443 or one from 1024 that belongs to no other protocol";

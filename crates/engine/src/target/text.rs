@@ -33,7 +33,10 @@ impl<'a> Text<'a> {
             return Err(Refusal::UrlBackslash);
         }
         let (scheme, rest) = scheme(raw, rules)?;
-        let rest = rest.strip_prefix("//").filter(|_| raw.len() <= URL_BYTES_MAX).ok_or(Refusal::UrlSyntax)?;
+        if raw.len() > URL_BYTES_MAX {
+            return Err(Refusal::UrlTooLong);
+        }
+        let rest = rest.strip_prefix("//").ok_or(Refusal::UrlSyntax)?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (userinfo, host_and_port) = match authority.rsplit_once('@') {
             Some((userinfo, rest)) => (Some(userinfo), rest),

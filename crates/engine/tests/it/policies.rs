@@ -114,6 +114,6 @@ async fn a_policy_that_somebody_uses_is_not_deleted() {
     assert!(running.engine.delete_policy(OPERATOR, "house").await.expect("nobody uses it"));
     assert!(!running.engine.delete_policy(OPERATOR, "house").await.expect("there is none"));
     let unknown = running.endpoint(ann, "owm").await.expect_err("no policy");
-    assert!(unknown.to_string().starts_with("policy: there is no policy \"owm\"; the nearest is apns"), "{unknown}");
+    assert!(unknown.to_string().starts_with("policy: there is no policy \"owm\"; the presets are"), "{unknown}");
     running.stop().await;
 }

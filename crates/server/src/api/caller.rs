@@ -135,8 +135,11 @@ async fn admitted<S: Store, C: Clock>(
         return Err(Problem::new(Code::Unauthorized, "send your API key as Authorization: Bearer ph_…"));
     };
     let text = presented.to_str().ok().and_then(|text| text.split_once(' '));
-    let key = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
-    match api.engine.admit(key.unwrap_or_default()).await {
+    let Some((_, key)) = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")) else {
+        let detail = "Authorization holds no bearer key; send your API key as Authorization: Bearer ph_…";
+        return Err(Problem::new(Code::Unauthorized, detail));
+    };
+    match api.engine.admit(key.trim()).await {
         Ok(known) => Ok(known),
         Err(NotAdmitted::Denied(denial)) => Err(denied(denial)),
         Err(NotAdmitted::Store(error)) => Err(error.into()),

@@ -9,7 +9,7 @@ use posthaste_core::Why;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId};
-use posthaste_core::policy::nearest;
+use posthaste_core::policy::told_nearest;
 use posthaste_core::queue::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
@@ -107,10 +107,8 @@ async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked)
 
 fn state(name: &str) -> Result<Phase, Problem> {
     Phase::ALL.iter().copied().find(|phase| phase.name() == name).ok_or_else(|| {
-        let names = Phase::ALL.iter().map(|phase| phase.name());
-        let meant = nearest(name, names.clone()).unwrap_or_default();
-        let names: Vec<&str> = names.collect();
-        let detail = format!("state must be one of {}; the nearest is {meant}", names.join(", "));
+        let names = Phase::ALL.map(Phase::name);
+        let detail = format!("state must be one of {}{}", names.join(", "), told_nearest(name, names));
         Problem::new(Code::InvalidParameter, detail)
     })
 }
@@ -127,11 +125,19 @@ pub async fn retry<S: Store, C: Clock>(
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.retry(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
     if view.shown.delivery.state.is_terminal() {
-        let state = view.shown.delivery.state.phase().name();
-        let detail = format!("the delivery is {state}, and that is an end; POST /v1/replays gives it another life");
-        return Err(Problem::new(Code::DeliveryEnded, detail));
+        return Err(ended(view.shown.delivery.state));
     }
     shown(&api, caller.sees(), accepted_at, &view, &[]).await
+}
+
+/// What is told of one that has ended: replays take what was not delivered, unless somebody wanted that.
+fn ended(state: Life) -> Problem {
+    let name = state.phase().name();
+    let then = match state {
+        Life::Dead { .. } | Life::Expired { .. } => "POST /v1/replays gives it another life",
+        _ => "a replay would pass over it; send its payload as a new message",
+    };
+    Problem::new(Code::DeliveryEnded, format!("the delivery is {name}, and that is an end; {then}"))
 }
 
 /// One delivery with everything that is known of it.

@@ -55,7 +55,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
             }
         };
     }
-    field!("uid", |raw| value::name(raw).map(Some) => endpoint.uid, None);
+    field!("uid", |raw| value::uid(raw).map(Some) => endpoint.uid, None);
     field!("subject", |raw| value::subject(raw).map(Some) => endpoint.subject, None);
     field!("description", |raw| description(raw).map(Some) => endpoint.description, None);
     field!("tags", tags => endpoint.tags, Vec::new());
@@ -87,19 +87,17 @@ pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
 }
 
 fn rate(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
-    let is_there = fields.has("rate");
+    let (is_there, is_said) = (fields.has("rate"), fields.has("rate") && !fields.is_null("rate"));
     let mut given = fields.object("rate");
-    let per_second = given.get("per_second", |raw| match value::number(raw)? {
+    let rate = |raw: &RawValue| match value::number(raw)? {
         rate if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
         _ => Err(format!("must be above 0 and at most {RATE_MAX}")),
-    });
+    };
+    let per_second = if is_said { given.need("per_second", rate) } else { None };
     let burst = given.get("burst", |raw| match value::whole(raw)? {
         count @ 1..=BURST_MAX => u32::try_from(count).map_err(|error| error.to_string()),
         _ => Err(format!("must be 1 to {BURST_MAX}")),
     });
-    if per_second.is_none() && burst.is_some() {
-        given.complain("per_second", "is needed with burst".to_owned());
-    }
     fields.absorb(given);
     if is_there {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

@@ -96,13 +96,18 @@ pub async fn change<S: Store, C: Clock>(
         let before = found(&api, caller.sees(), &named).await?;
         let mut wished = Endpoint { version: before.version + 1, ..(*before).clone() };
         let mut fields = Object::read(&body)?;
+        if fields.is_null("url") {
+            fields.complain("url", "must not be null: every endpoint is somewhere; leave it out to keep it".to_owned());
+        }
         if let Some(url) = fields.get("url", value::text) {
             wished.url = url;
         }
         fields_of::read(&mut fields, &mut wished);
         if fields.has("signing") {
             fields.object("signing");
-            fields.complain("signing", "is changed by POST …/secret/rotate".to_owned());
+            let detail = "stays as it was made; POST …/secret/rotate gives a new secret of the same scheme, and \
+                          another scheme needs another endpoint";
+            fields.complain("signing", detail.to_owned());
         }
         fields.finish()?;
         tries += 1;

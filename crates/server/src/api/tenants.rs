@@ -189,7 +189,7 @@ fn parse(
     before: Terms,
 ) -> Result<(Option<String>, Terms), Problem> {
     let mut fields = Object::read_optional(body)?;
-    let uid = fields.get("uid", value::name).or(uid);
+    let uid = fields.get("uid", value::uid).or(uid);
     let weight = fields.get("weight", |raw| match value::number(raw)? {
         weight if WEIGHTS.contains(&weight) => Ok(weight),
         _ => Err(format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end())),

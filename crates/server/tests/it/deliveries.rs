@@ -171,7 +171,9 @@ async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
         assert!(stream.read(&mut request).await.expect("a request") > 0);
         stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("somebody reads it");
         while server.get(&path).await.text("state") != "delivered" {}
-        assert_eq!(server.post(&format!("{path}/retry"), "").await.problem(), (409, "delivery_ended", ""));
+        let again = server.post(&format!("{path}/retry"), "").await;
+        assert_eq!(again.problem(), (409, "delivery_ended", ""));
+        assert!(again.text("detail").contains("a replay would pass over it"), "{}", again.body);
     }
     assert_eq!(server.post("/v1/deliveries/dlv_0/retry", "").await.problem(), (404, "not_found", ""));
 }

@@ -63,6 +63,9 @@ async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
         (r#"{"url": "https://example.com/", "timeout": "31s"}"#, "invalid_body", "/timeout"),
         (r#"{"url": "https://example.com/", "rate": {"per_second": 0}}"#, "invalid_body", "/rate/per_second"),
         (r#"{"url": "https://example.com/", "rate": {"burst": 5}}"#, "invalid_body", "/rate/per_second"),
+        (r#"{"url": "https://example.com/", "rate": {}}"#, "invalid_body", "/rate/per_second"),
+        (r#"{"url": "https://example.com/", "uid": "ep_crm"}"#, "invalid_body", "/uid"),
+        (r#"{"url": "https://example.com/", "uid": "tn_crm"}"#, "invalid_body", "/uid"),
         (r#"{"url": "https://example.com/", "time_zone": "Europe/Berln"}"#, "invalid_body", "/time_zone"),
         (r#"{"url": "https://example.com/", "tls": {"ca": "text"}}"#, "invalid_body", "/tls/ca"),
         (r#"{"url": "https://example.com/", "tls": {"client_cert": "text"}}"#, "invalid_body", "/tls/client_key"),
@@ -163,6 +166,8 @@ async fn a_change_that_cannot_be_is_refused_with_its_place_and_changes_nothing()
         (r#"{"url": "http://10.0.0.5/"}"#, (400, "target_refused", "/url")),
         (r#"{"url": "http://127.0.0.1:1/", "max_in_flght": 3}"#, (400, "invalid_body", "/max_in_flght")),
         (r#"{"on_dead": "hold"}"#, (400, "invalid_body", "/on_dead")),
+        (r#"{"url": null}"#, (400, "invalid_body", "/url")),
+        (r#"{"signing": {"scheme": "v1a"}}"#, (400, "invalid_body", "/signing")),
         (r#"{"signing": {"secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}"#, (400, "invalid_body", "/signing")),
         (r#"{"uid": "two"}"#, (409, "name_taken", "")),
     ] {

@@ -74,6 +74,18 @@ async fn without_a_key_nothing_but_health_is_answered() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_not_sent_as_a_bearer_is_told_how() {
+    let locked = Locked::start().await;
+    for sent in [locked.operator.clone(), "Basic cGg6eA==".to_owned(), format!("Bearer{}", locked.operator)] {
+        let request = Request::get("/v1/endpoints").header("authorization", sent);
+        let refused = locked.server.send(request.body(Full::from("")).expect("a request")).await;
+        assert_eq!(refused.problem(), (401, "unauthorized", ""));
+        assert!(refused.text("detail").contains("send your API key as Authorization: Bearer"), "{}", refused.body);
+    }
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
 async fn a_cursor_of_keys_and_tenants_belongs_to_its_list() {
     let locked = Locked::start().await;
     for uid in ["ann", "bob"] {
@@ -320,6 +332,7 @@ async fn tenants_are_made_changed_and_listed() {
         (r#"{"quota": {"per_second": 0}}"#, "/quota/per_second"),
         (r#"{"policy": "bakend"}"#, "/policy"),
         (r#"{"uid": "a b"}"#, "/uid"),
+        (r#"{"uid": "tn_acme"}"#, "/uid"),
         (r#"{"wieght": 1}"#, "/wieght"),
         (r#"{"quota": {"burst": 2}}"#, "/quota/per_second"),
         (r#"{"quota": {"pending": 0}}"#, "/quota/pending"),

@@ -82,6 +82,8 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
         ("{", "invalid_json", ""),
         ("[]", "invalid_body", ""),
         ("{}", "invalid_body", "/payload"),
+        (r#"{"payload": null}"#, "invalid_body", "/payload"),
+        (r#"{"payload": 1, "tier": "1"}"#, "invalid_body", "/tier"),
         (r#"{"payload": 1, "event_typ": "a"}"#, "invalid_body", "/event_typ"),
         (r#"{"payload": 1, "event_type": "a b"}"#, "invalid_body", "/event_type"),
         (r#"{"payload": 1, "payload": 2}"#, "invalid_body", "/payload"),
@@ -105,6 +107,25 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
     ];
     for (body, code, pointer) in cases {
         assert_eq!(server.post("/v1/messages", body).await.problem(), (400, code, pointer), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_can_be_acted_on() {
+    let server = Server::start().await;
+    let long = "x".repeat(5_000);
+    let cases = [
+        ("/v1/messages", String::new(), "the body is empty; send a JSON object"),
+        ("/v1/messages", r#"{"payload": null}"#.to_owned(), "/payload: must not be null"),
+        ("/v1/messages", format!(r#"{{"payload": 1, "event_type": "{}"}}"#, "a".repeat(129)), "at most 128 characters"),
+        ("/v1/messages", r#"{"payload": 1, "xyz": 1}"#.to_owned(), "/xyz: there is no such field"),
+        ("/v1/endpoints", format!(r#"{{"url": "https://example.com/{long}"}}"#), "longer than 4096 bytes"),
+    ];
+    for (path, body, says) in cases {
+        let refused = server.post(path, &body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{body}");
+        let detail = refused.text("detail");
+        assert!(detail.contains(says) && !detail.contains("the nearest"), "{detail}");
     }
 }
 

@@ -8,6 +8,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::{MasterKey, Masters};
 use posthaste_store::sqlite::{Bounds, Sqlite, rotation};
 use posthaste_store::{Accepted, Archive, MasterKeys, Message, Outbox, Session};
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -52,12 +53,16 @@ async fn all_open(store: &Sqlite, session: Session) {
     }
 }
 
-/// The files as a crash would leave them.
+/// The files as a crash would leave them. Threads of the store go on meanwhile: a read that has begun keeps the log from
+/// being begun anew, and the log, copied last, has whatever the copy of the database lacks.
 fn crashed(folder: &Path) -> TempDir {
     let copy = tempfile::tempdir().expect("a folder");
-    for file in fs::read_dir(folder).expect("a folder") {
-        let file = file.expect("a file");
-        fs::copy(file.path(), copy.path().join(file.file_name())).expect("a copy");
+    let reader = Connection::open(folder.join("posthaste.db")).expect("the file opens");
+    reader.execute_batch("BEGIN; SELECT count(*) FROM meta").expect("it reads");
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").file_name());
+    let (log, others): (Vec<_>, Vec<_>) = files.partition(|name| name == "posthaste.db-wal");
+    for name in others.iter().chain(&log).filter(|name| *name != "posthaste.db-shm") {
+        fs::copy(folder.join(name), copy.path().join(name)).expect("a copy");
     }
     copy
 }

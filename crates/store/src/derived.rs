@@ -79,8 +79,12 @@ impl Derived {
         Self { only, ..Self::default() }
     }
 
-    /// Adds what follows from an entry. `owner` says whose a lane is.
-    pub(crate) fn add(&mut self, entry: &Entry, mut owner: impl FnMut(LaneId) -> TenantId) {
+    /// Adds what follows from an entry. `owner` says whose a lane is, or why it cannot.
+    pub(crate) fn add<E>(
+        &mut self,
+        entry: &Entry,
+        mut owner: impl FnMut(LaneId) -> Result<TenantId, E>,
+    ) -> Result<(), E> {
         match entry {
             Entry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
                 for (kind, hidden) in [(NameKind::Subject, subject), (NameKind::Correlation, correlation)] {
@@ -94,11 +98,11 @@ impl Derived {
             Entry::Attempted { lane, attempt, .. } => {
                 self.tried(*attempt);
                 if self.has_tallies() {
-                    self.tally(owner(*lane), attempt.at, Counted::Attempts, 1);
+                    self.tally(owner(*lane)?, attempt.at, Counted::Attempts, 1);
                 }
             }
             Entry::Late { lane, attempt, .. } if self.has_tallies() => {
-                self.tally(owner(*lane), attempt.at, Counted::Attempts, 1);
+                self.tally(owner(*lane)?, attempt.at, Counted::Attempts, 1);
             }
             Entry::Ended { lane, tier, state, attempts, attempt, .. } => {
                 self.pending(*lane, *tier, -1);
@@ -108,9 +112,9 @@ impl Derived {
                     None => {}
                 }
                 if !self.has_tallies() {
-                    return;
+                    return Ok(());
                 }
-                let tenant = owner(*lane);
+                let tenant = owner(*lane)?;
                 if let Some(attempt) = attempt {
                     self.tally(tenant, attempt.at, Counted::Attempts, 1);
                 }
@@ -144,6 +148,7 @@ impl Derived {
             | Entry::RotationBegun { .. }
             | Entry::RotationEnded { .. } => {}
         }
+        Ok(())
     }
 
     /// Deliveries were made whose ids begin with this one.
@@ -237,8 +242,11 @@ fn end(state: State) -> Option<(Counted, Timestamp)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::convert::Infallible;
+
     use posthaste_core::cause::Cause;
+
+    use super::*;
 
     const AT: Timestamp = Timestamp::from_millis(5);
 
@@ -276,7 +284,9 @@ mod tests {
 
     fn derived(only: Only) -> Derived {
         let mut derived = Derived::of(only);
-        entries().iter().for_each(|entry| derived.add(entry, |lane| TenantId::from_raw(lane.endpoint().raw())));
+        for entry in entries() {
+            let Ok(()) = derived.add(&entry, |lane| Ok::<_, Infallible>(TenantId::from_raw(lane.endpoint().raw())));
+        }
         derived
     }
 

@@ -1,5 +1,7 @@
 //! What follows from the journal, made anew for whoever asks.
 
+use std::convert::Infallible;
+
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
@@ -16,7 +18,9 @@ use crate::row::{
 impl Memory {
     fn derived(&self) -> Derived {
         let mut derived = Derived::default();
-        self.happened.iter().flatten().for_each(|entry| derived.add(entry, |lane| self.owner(lane)));
+        for entry in self.happened.iter().flatten() {
+            let Ok(()) = derived.add(entry, |lane| Ok::<_, Infallible>(self.owner(lane)));
+        }
         derived.deliveries.retain(|(_, id)| !self.gone.deliveries.contains(id));
         derived.names.retain(|(kind, _, id)| {
             let is_hidden = *kind == NameKind::Subject && self.erasures.has(*id);

@@ -260,7 +260,7 @@ fn look_up(conn: &Connection, owners: &mut BTreeMap<LaneId, TenantId>, entry: &E
         Entry::Late { delivery, lane, attempt } => (tried(conn, *delivery, attempt, true)?, lane),
         _ => return Ok(Archived::Fits),
     };
-    Ok(found.unwrap_or_else(|| Archived::Missing(owner(conn, owners, *lane))))
+    found.map_or_else(|| owner(conn, owners, *lane).map(Archived::Missing), Ok)
 }
 
 fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Archived>, StoreError> {

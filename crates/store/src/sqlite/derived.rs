@@ -50,15 +50,22 @@ pub(super) fn followed(conn: &Connection) -> Result<Followed, StoreError> {
     Ok(Followed { followed, following: (following > followed).then_some(following) })
 }
 
-/// Whose a lane is; the tenant 0 when nobody knows.
-pub(super) fn owner(conn: &Connection, owners: &mut BTreeMap<LaneId, TenantId>, lane: LaneId) -> TenantId {
-    *owners.entry(lane).or_insert_with(|| {
-        let found: Option<i64> = conn
-            .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
-            .and_then(|mut sql| sql.query_row([key(lane.endpoint().0)], |row| row.get(0)).optional())
-            .unwrap_or(None);
-        TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0))
-    })
+/// Whose a lane is; the tenant 0 when nobody knows. What could not be read is not remembered.
+pub(super) fn owner(
+    conn: &Connection,
+    owners: &mut BTreeMap<LaneId, TenantId>,
+    lane: LaneId,
+) -> Result<TenantId, StoreError> {
+    if let Some(known) = owners.get(&lane) {
+        return Ok(*known);
+    }
+    let found: Option<i64> = conn
+        .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
+        .and_then(|mut sql| sql.query_row([key(lane.endpoint().0)], |row| row.get(0)).optional())
+        .map_err(failed("look whose an endpoint is"))?;
+    let owner = TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0));
+    owners.insert(lane, owner);
+    Ok(owner)
 }
 
 /// Puts a slice down.
@@ -106,7 +113,7 @@ fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError
     let mut owners = BTreeMap::new();
     journal::each(conn, after, |row| {
         for entry in row.entries() {
-            derived.add(&entry?, |lane| owner(conn, &mut owners, lane));
+            derived.add(&entry?, |lane| owner(conn, &mut owners, lane))?;
         }
         Ok(Then::GoOn)
     })?;
@@ -346,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    fn whose_a_lane_is_is_not_guessed_when_it_cannot_be_read() {
+        let conn = Connection::open_in_memory().expect("memory is there");
+        let mut owners = BTreeMap::new();
+        owner(&conn, &mut owners, LANE).expect_err("there is no table");
+        assert!(owners.is_empty(), "and nothing is remembered");
+        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+        assert_eq!(owner(&conn, &mut owners, LANE).expect("it reads"), TenantId::from_raw(0), "nobody's");
+    }
+
+    #[test]
     fn a_batch_reads_the_same_before_and_after_each_slice_and_when_it_is_made_again() {
         let conn = Connection::open_in_memory().expect("memory is there");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
@@ -357,7 +374,7 @@ mod tests {
         let mut derived = Derived::default();
         journal::each(&conn, 0, |row| {
             for entry in row.entries() {
-                derived.add(&entry?, |_| TENANT);
+                derived.add(&entry?, |_| Ok::<_, StoreError>(TENANT))?;
             }
             Ok(if row.number == to { Then::Stop } else { Then::GoOn })
         })

@@ -207,7 +207,7 @@ fn read(
     journal::each(conn, at.followed, |row| {
         for entry in row.entries() {
             let entry = entry?;
-            batch.derived.add(&entry, |lane| derived::owner(conn, owners, lane));
+            batch.derived.add(&entry, |lane| derived::owner(conn, owners, lane))?;
             batch.entries += entry.weight() as u64;
         }
         batch.rows += 1;

@@ -100,7 +100,7 @@ fn walk(
         let found = delivery(row)?;
         page.next = Some(found.id);
         let is_owned = match filter.of {
-            HistoryOf::Tenant(tenant) => derived::owner(conn, &mut owners, found.lane) == tenant,
+            HistoryOf::Tenant(tenant) => derived::owner(conn, &mut owners, found.lane)? == tenant,
             _ => true,
         };
         if !is_owned || !filter.may_match(&found) {

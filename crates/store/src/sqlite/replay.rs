@@ -136,7 +136,7 @@ impl<'a> Look<'a> {
             let ended = delivery(row)?;
             page.next = JobCursor::behind(ended.id.raw());
             let is_met = job.meets_ended(filter, dead, &ended)
-                && derived::owner(self.conn, &mut owners, ended.lane) == job.tenant
+                && derived::owner(self.conn, &mut owners, ended.lane)? == job.tenant
                 && self.has_event_type(ended.message, filter.event_type.as_deref())?;
             if !is_met {
                 continue;

@@ -376,7 +376,7 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
             if let_outcome_go(conn, key(delivery.0), key(lane.0)).map_err(&doing)? {
                 look.removed += 1;
                 look.upto = look.upto.max(key(delivery.0));
-                *gone.entry(walk.kept().and(owners.of(lane))).or_default() += 1;
+                *gone.entry(walk.kept().and(owners.of(lane)?)).or_default() += 1;
             }
         }
         let number = row.number.cast_signed();

@@ -265,13 +265,16 @@ impl<'c> Owners<'c> {
     }
 
     /// Whose a lane is, where that matters.
-    pub(super) fn of(&mut self, lane: LaneId) -> Option<TenantId> {
-        (!self.are_equals).then(|| derived::owner(self.conn, &mut self.lanes, lane))
+    pub(super) fn of(&mut self, lane: LaneId) -> Result<Option<TenantId>, StoreError> {
+        if self.are_equals {
+            return Ok(None);
+        }
+        derived::owner(self.conn, &mut self.lanes, lane).map(Some)
     }
 
     /// Whether what is in a lane belongs to a walk by how long histories are kept.
     pub(super) fn belongs(&mut self, lane: LaneId, walk: Walk) -> Result<bool, StoreError> {
-        let own = match self.of(lane) {
+        let own = match self.of(lane)? {
             Some(tenant) => self.own(tenant)?,
             None => OwnRetention::default(),
         };

@@ -408,13 +408,14 @@ impl Outbox for Sqlite {
 
     async fn settle(&self, session: Session, mut settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         // What went well has none: it is not kept waiting.
-        if settlements.iter().any(|settlement| settlement.excerpt.is_some()) {
+        let said = excerpt::take(&mut settlements);
+        if !said.is_empty() {
             let vault = Arc::clone(&self.shared.vault);
-            let seal = move |conn: &Connection| {
-                excerpt::seal(conn, &vault, &mut settlements)?;
-                Ok(settlements)
-            };
-            settlements = self.readers.read(seal).await?;
+            match self.readers.read_again(move |conn| excerpt::seal(conn, &vault, &said)).await {
+                Ok(sealed) => sealed.into_iter().for_each(|(at, excerpt)| settlements[at].excerpt = Some(excerpt)),
+                // What became of deliveries must not be lost for it.
+                Err(error) => tracing::warn!(%error, "how some answers began could not be sealed, and is not kept"),
+            }
         }
         let settled = Vec::with_capacity(settlements.len());
         let entries = crate::journal::of_settle(&settlements);

@@ -11,17 +11,35 @@ use super::vault::Vault;
 use crate::StoreError;
 use crate::row::Settlement;
 
-/// Seals what settlements say of answers. Nothing is kept of what nobody can open any more.
-pub(super) fn seal(conn: &Connection, vault: &Vault, settlements: &mut [Settlement]) -> Result<(), StoreError> {
-    for settlement in settlements {
-        let Some(excerpt) = settlement.excerpt.take() else { continue };
-        let Some(attempt) = settlement.attempt else { continue };
+/// What a settlement says of an answer.
+pub(super) struct Said {
+    /// The settlement's place among the others.
+    at: usize,
+    message: MessageId,
+    delivery: DeliveryId,
+    number: u16,
+    excerpt: Bytes,
+}
+
+/// Takes what settlements say of answers out of them.
+pub(super) fn take(settlements: &mut [Settlement]) -> Vec<Said> {
+    let said = settlements.iter_mut().enumerate().filter_map(|(at, settlement)| {
+        let excerpt = settlement.excerpt.take()?;
         let delivery = &settlement.record.delivery;
-        let Some((tenant, head)) = head(conn, delivery.message)? else { continue };
-        let place = (tenant, delivery.id, attempt.number);
-        settlement.excerpt = vault.seal_excerpt(conn, place, &head, &excerpt)?.map(Bytes::from);
+        Some(Said { at, message: delivery.message, delivery: delivery.id, number: settlement.attempt?.number, excerpt })
+    });
+    said.collect()
+}
+
+/// Seals it, each with its settlement's place. Nothing is kept of what nobody can open any more.
+pub(super) fn seal(conn: &Connection, vault: &Vault, said: &[Said]) -> Result<Vec<(usize, Bytes)>, StoreError> {
+    let mut sealed = Vec::with_capacity(said.len());
+    for Said { at, message, delivery, number, excerpt } in said {
+        let Some((tenant, head)) = head(conn, *message)? else { continue };
+        let excerpt = vault.seal_excerpt(conn, (tenant, *delivery, *number), &head, excerpt)?;
+        sealed.extend(excerpt.map(|excerpt| (*at, Bytes::from(excerpt))));
     }
-    Ok(())
+    Ok(sealed)
 }
 
 /// Whose a message is, and what is sealed with it.
@@ -62,4 +80,81 @@ pub(super) fn of(conn: &Connection, vault: &Vault, id: DeliveryId) -> Result<Vec
         found.extend(plain.map(|plain| (number, Bytes::from(plain))));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use posthaste_core::cause::Cause;
+    use posthaste_core::delivery::Delivery;
+    use posthaste_core::id::{Key, LaneId, Shard};
+    use posthaste_core::policy::Policy;
+    use posthaste_core::queue::{LaneSettings, Place, Record};
+    use posthaste_core::state::State;
+    use posthaste_core::tier::Tier;
+    use posthaste_core::time::Timestamp;
+
+    use super::*;
+    use crate::Outbox;
+    use crate::row::{Accepted, Attempt, Message, NewDelivery, Session, Settled};
+    use crate::sqlite::Sqlite;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+    fn message(session: Session, n: u64) -> Accepted {
+        let id = MessageId(Key::new(session.writer, 1 + n * 2));
+        let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+        let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
+        let message = Message { subject: Some(n.to_string()), ..Message::new(id, tenant, NOW, "a body") };
+        Accepted::new(message, vec![NewDelivery::new(delivery, Place::Ready, lane)])
+    }
+
+    fn refused(session: Session, accepted: &Accepted) -> Settlement {
+        let before = &accepted.deliveries[0].delivery;
+        let state = State::Dead { at: NOW, cause: Cause::BadRequest };
+        Settlement {
+            record: Record {
+                attempts_before: 0,
+                place: Place::Delayed,
+                shard: Shard::of(before.lane),
+                pauses_lane: false,
+                ends_endpoint: false,
+                delivery: Delivery { state, attempts: 1, ..before.clone() },
+            },
+            epoch: session.epoch,
+            excerpt: Some(Bytes::from_static(b"go away")),
+            attempt: Some(Attempt {
+                number: 1,
+                at: NOW,
+                took: Duration::ZERO,
+                cause: Cause::BadRequest,
+                status: Some(400),
+            }),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_became_of_deliveries_is_kept_also_where_it_cannot_be_kept_how_answers_began() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let session = store.open().await.expect("a session").session;
+        let accepted: Vec<Accepted> = (0..3).map(|n| message(session, n)).collect();
+        _ = store.accept(session, accepted.clone()).await.expect("it accepts");
+        let beside = Connection::open(folder.path().join("posthaste.db")).expect("the file opens");
+        let spoil = "UPDATE message SET head = x'00' WHERE id = ?1";
+        assert_eq!(beside.execute(spoil, [key(accepted[1].message.id.0)]).expect("it is there"), 1);
+
+        let settlements = accepted.iter().map(|accepted| refused(session, accepted)).collect();
+        let settled = store.settle(session, settlements).await.expect("it settles");
+        assert_eq!(settled, [Settled::Done; 3]);
+        let again = message(session, 3);
+        _ = store.accept(session, vec![again.clone()]).await.expect("it accepts");
+        _ = store.settle(session, vec![refused(session, &again)]).await.expect("it settles");
+        let found = of(&beside, &store.shared.vault, again.deliveries[0].delivery.id).expect("it reads");
+        assert_eq!(found, [(1, Bytes::from_static(b"go away"))], "and others are kept");
+        store.close().await;
+    }
 }

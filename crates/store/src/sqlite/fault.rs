@@ -7,7 +7,7 @@ use crate::StoreError;
 /// Whether the request is at fault, and the store is well.
 pub(super) fn is_callers(error: &StoreError) -> bool {
     match error {
-        StoreError::Fenced { .. } | StoreError::TooMany { .. } | StoreError::Damaged { .. } => true,
+        StoreError::Fenced { .. } | StoreError::TooMany { .. } | StoreError::Damaged { .. } | StoreError::Busy => true,
         _ => matches!(code(error), Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)),
     }
 }
@@ -17,6 +17,11 @@ pub(super) fn is_callers(error: &StoreError) -> bool {
 /// failed one nobody knows what is on the disk.
 pub(super) fn is_full(error: &StoreError) -> bool {
     code(error) == Some(ErrorCode::DiskFull)
+}
+
+/// Whether a read was ended for the log's sake: it may be made again.
+pub(super) fn is_interrupted(error: &StoreError) -> bool {
+    code(error) == Some(ErrorCode::OperationInterrupted)
 }
 
 /// What SQLite calls it.

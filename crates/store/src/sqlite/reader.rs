@@ -9,6 +9,7 @@ use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::{mpsc, oneshot};
 
 use super::failed;
+use super::fault::is_interrupted;
 use super::thread::Joined;
 use crate::StoreError;
 
@@ -123,6 +124,19 @@ impl Readers {
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
+    /// The same, and once more if it was ended for the log's sake.
+    pub(super) async fn read_again<T: Send + 'static>(
+        &self,
+        read: impl Fn(&Connection) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let read = Arc::new(read);
+        let again = Arc::clone(&read);
+        match self.read(move |conn| read(conn)).await {
+            Err(error) if is_interrupted(&error) => self.read(move |conn| again(conn)).await,
+            done => done,
+        }
+    }
+
     /// Lets the threads finish what is queued, and waits for their end.
     pub(super) async fn stop(&self) {
         for _ in 0..READERS {
@@ -143,9 +157,19 @@ fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>, looks: &Looks, p
                 looks.begun(place);
                 read(conn);
                 looks.ended(place);
+                leave(conn);
             }
             Some(Job::Stop) | None => return,
         }
+    }
+}
+
+/// Ends the read's moment if that was interrupted, too: it would hold the log back, and the next could not begin.
+fn leave(conn: &Connection) {
+    if !conn.is_autocommit()
+        && let Err(error) = conn.execute_batch("ROLLBACK")
+    {
+        tracing::warn!(%error, "a read could not be ended");
     }
 }
 
@@ -170,6 +194,34 @@ mod tests {
         let (reply, answer) = oneshot::channel::<()>();
         place.send(Job::Read(Box::new(move |_| drop(reply))));
         assert!(answer.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_read_that_was_ended_for_the_log_s_sake_is_made_once_more_if_asked() {
+        let connections = vec![Connection::open_in_memory().expect("memory is there")];
+        let looks = Arc::new(Looks::of(&connections));
+        let readers = Readers::start(connections, &looks).expect("a thread");
+        for (ended, read) in [(0, Some(0)), (1, Some(1)), (2, None)] {
+            let reads = AtomicU64::new(0);
+            let read_again = readers.read_again(move |_| {
+                let before = reads.fetch_add(1, Ordering::Relaxed);
+                if before < ended {
+                    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
+                    return Err(failed("read")(rusqlite::Error::SqliteFailure(code, None)));
+                }
+                Ok(before)
+            });
+            assert_eq!(read_again.await.ok(), read, "ended {ended} times");
+        }
+    }
+
+    #[test]
+    fn a_moment_that_was_not_ended_is_ended_before_the_next_read() {
+        let conn = Connection::open_in_memory().expect("memory is there");
+        // What an interrupted end leaves behind.
+        conn.execute_batch("BEGIN").expect("a moment");
+        leave(&conn);
+        assert!(conn.is_autocommit());
     }
 
     #[tokio::test]

@@ -273,8 +273,12 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
         }),
         Op::Again(accepted) => store.accept(session, vec![accepted.clone()]).await.map(|answers| {
             let first = accepted.idempotency.as_ref().map(|key| Acceptance::Replayed(key.answer.clone()));
-            let same = answers.first() == first.as_ref();
-            if same { Answer::Done } else { Answer::Wrong("a key that was acknowledged is not known any more") }
+            match answers.first() {
+                // A reader that failed knows no better.
+                Some(Acceptance::Unanswered) => Answer::Doubt,
+                found if found == first.as_ref() => Answer::Done,
+                _ => Answer::Wrong("a key that was acknowledged is not known any more"),
+            }
         }),
         Op::Settle(settlements) => store.settle(session, settlements.clone()).await.map(|settled| {
             let all = settled.iter().all(|one| *one == Settled::Done);

@@ -24,6 +24,9 @@ use crate::destination::Destination;
 use crate::engine::Engine;
 use crate::pending::{Looked, Room};
 
+/// A message without a word of the store's is no promise, and no refusal either.
+const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked to accept";
+
 /// Deliveries that fit the accept's own transaction.
 pub const FANOUT_MAX: usize = 1_000;
 
@@ -176,7 +179,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
         let Prepared { accepted, promise, room: _until_stored } = self.prepare(new, &mut Known::default()).await?;
         let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
-        self.outcome(promise, acceptance.unwrap_or(Acceptance::Fresh))
+        self.outcome(promise, acceptance.expect(ANSWERS_FOR_ALL))
     }
 
     /// The same for many of one tenant, each of which is accepted or not on its own: what became of them, in their
@@ -197,8 +200,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
         }
         self.accept_together(call, &mut outcomes).await;
-        // Each was refused above or went to the store, which answers for all that it was asked.
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(StoreError::Stopped.into()))).collect()
+        // Each was refused above or went to the store.
+        outcomes.into_iter().map(|outcome| outcome.expect(ANSWERS_FOR_ALL)).collect()
     }
 
     /// Makes one transaction of what goes together, and says of each what became of it.
@@ -226,6 +229,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         match acceptance {
             Acceptance::Replayed(answer) => Ok(Outcome::Replayed(answer)),
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
+            Acceptance::Unanswered => Err(StoreError::Busy.into()),
             Acceptance::Fresh => {
                 self.watch.accepted(1);
                 if promise.deliveries.is_none() {

@@ -27,7 +27,8 @@ pub trait Outbox: Send + Sync + 'static {
     fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send;
 
     /// Makes messages and their deliveries durable, all or none. Returning is the promise. Says of
-    /// each whether it is new: one whose key is known leaves nothing and arrives nowhere.
+    /// each, in their order, whether it is new: one whose key is known leaves nothing and arrives nowhere. Where the
+    /// first answer of such a one cannot be read it is [`Acceptance::Unanswered`], and the others are accepted.
     ///
     /// What waits in the same lane under the same collapse key ends with it, unless a cut has ended it
     /// already. Their rows come out of [`Outbox::arrivals`] of the same store, whether or not the caller is

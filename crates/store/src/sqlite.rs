@@ -51,6 +51,7 @@ mod schema;
 mod scrub;
 mod sealed;
 mod sealer;
+mod seals;
 mod settle;
 mod show;
 mod signed;
@@ -66,7 +67,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, LaneId, TenantId};
+use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
@@ -77,8 +78,8 @@ use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Arrival, By, KeyHash, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start,
-    Sweep, SweptRows,
+    Acceptance, Accepted, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    SweptRows,
 };
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
 use accept::Found;
@@ -90,7 +91,6 @@ use folder::Folder;
 use reader::{Looks, READERS, Readers};
 use request::{Change, Request};
 use reserve::Reserve;
-use sealed::SealedAccept;
 use sealer::Sealer;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
@@ -287,41 +287,6 @@ impl Sqlite {
         done.await.map_err(|_| StoreError::Stopped)
     }
 
-    /// Seals messages, under keys that are read or made first where they are not in memory.
-    async fn seal(&self, mut messages: Vec<Accepted>) -> Result<(Vec<Accepted>, SealedAccept, Entries), StoreError> {
-        loop {
-            let sealed;
-            (messages, sealed) = self.sealer.seal(messages).await?;
-            if let Some((sealed, entries)) = sealed {
-                return Ok((messages, sealed, entries));
-            }
-            let vault = Arc::clone(&self.shared.vault);
-            let whose: Vec<_> = messages.iter().map(|accepted| Arc::clone(&accepted.message)).collect();
-            self.readers.read(move |conn| vault.fetch_keys_for(conn, &whose)).await?;
-        }
-    }
-
-    /// What first callers were answered, as they were answered.
-    async fn open_answers(
-        &self,
-        mut acceptances: Vec<Acceptance>,
-        keyed: Vec<Option<(TenantId, KeyHash)>>,
-    ) -> Result<Vec<Acceptance>, StoreError> {
-        if keyed.is_empty() || !acceptances.iter().any(|one| matches!(one, Acceptance::Replayed(_))) {
-            return Ok(acceptances);
-        }
-        let vault = Arc::clone(&self.shared.vault);
-        let open = move |conn: &Connection| {
-            for (acceptance, keyed) in acceptances.iter_mut().zip(&keyed) {
-                if let (Acceptance::Replayed(answer), Some((tenant, key))) = (&mut *acceptance, keyed) {
-                    *answer = vault.open_answer(conn, *tenant, *key, answer)?;
-                }
-            }
-            Ok(std::mem::take(&mut acceptances))
-        };
-        self.readers.read(open).await
-    }
-
     async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
         self.writer.ask(|reply| Request::Change { session, change, reply }).await
     }
@@ -345,14 +310,6 @@ impl Sqlite {
     ) -> Result<T, StoreError> {
         self.writer.ask(|reply| Request::Work { session, rows, work: Box::new(Asked::new(run, reply)) }).await
     }
-}
-
-/// The idempotency keys of messages, one for each; nothing when none has one.
-fn keys_given(messages: &[Accepted]) -> Vec<Option<(TenantId, KeyHash)>> {
-    if messages.iter().all(|accepted| accepted.idempotency.is_none()) {
-        return Vec::new();
-    }
-    messages.iter().map(|accepted| accepted.idempotency.as_ref().map(|call| (call.tenant, call.key))).collect()
 }
 
 /// Says what was being done when the database refused.
@@ -386,8 +343,12 @@ impl Outbox for Sqlite {
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+        // The writer would say the same, once keys were made and everything was sealed.
+        if self.shared.reserve.is_given_up() && self.stopped().is_none() {
+            return Err(StoreError::Full);
+        }
         let room = arrivals::room(messages.iter());
-        let keyed = keys_given(&messages);
+        let keyed = seals::keys_given(&messages);
         // The room first: what waits for it is not there twice.
         let permit = self.shared.arrivals.make_room_soon(room).await?;
         let (messages, sealed, entries) = self.seal(messages).await?;
@@ -399,7 +360,8 @@ impl Outbox for Sqlite {
                 Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }
             })
             .await?;
-        self.open_answers(told.pass_on(), keyed).await
+        // From here on it is done, whatever cannot be read.
+        Ok(self.open_answers(told.pass_on(), keyed).await)
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {

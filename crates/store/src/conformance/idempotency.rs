@@ -171,7 +171,11 @@ pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Case
         (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
     };
     case.same("the first", put(1, call(1, NOW, "first")).await, (EndpointPut::Done, true));
-    case.same("again", put(2, call(1, NOW, "again")).await, (replayed("first").into(), false));
+    case.same(
+        "again",
+        put(2, call(1, NOW, "again")).await,
+        (EndpointPut::Replayed(call(1, NOW, "first").answer), false),
+    );
     let other = Idempotency { digest: [2; 32], ..call(1, NOW, "other") };
     case.same("another", put(3, other).await, (EndpointPut::KeyReused, false));
     case.same("a message under that key", case.call(call(1, NOW, "message")).await, replayed("first"));

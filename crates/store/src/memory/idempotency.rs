@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::id::{Key, TenantId};
 
 use super::Memory;
-use crate::row::idempotency::{Acceptance, Day, Idempotency, KeyHash};
+use crate::row::idempotency::{Acceptance, Before, Day, Idempotency, KeyHash};
 
 /// Calls by the day they were made on, whose they were and their key, with what was made.
 pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<Key>)>;
@@ -13,7 +13,7 @@ pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<K
 impl Memory {
     /// Whether a call is new. One that is, is known from here on, for what it makes.
     pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<Key>) -> Acceptance {
-        let before = self.known(call.as_ref());
+        let before = self.known(call.as_ref()).map(Acceptance::from);
         before.unwrap_or_else(|| {
             self.remember_call(call, makes);
             Acceptance::Fresh
@@ -21,7 +21,7 @@ impl Memory {
     }
 
     /// What a call is that was made before.
-    pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<Acceptance> {
+    pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<Before> {
         let call = call?;
         let days = Day::of(call.at).near();
         let known = days.into_iter().filter_map(|day| self.keys.get(&(day, call.tenant, call.key)));

@@ -11,9 +11,9 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
-    Known, ListOrder, ListedMessage, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row,
-    Session, Shown, Skip, Spread, Token,
+    Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState, Known, ListOrder,
+    ListedMessage, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row, Session, Shown,
+    Skip, Spread, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -141,11 +141,11 @@ impl Memory {
         once: Idempotency,
     ) -> Result<Begun, StoreError> {
         self.guard(session)?;
-        match self.once(Some(once), None) {
-            Acceptance::Replayed(answer) => Ok(Begun::Before(answer)),
-            Acceptance::KeyReused => Ok(Begun::KeyReused),
-            Acceptance::Fresh => self.start_replay(session, replay).map(|job| Begun::Now(Box::new(job))),
+        if let Some(before) = self.known(Some(&once)) {
+            return Ok(before.into());
         }
+        self.remember_call(Some(once), None);
+        self.start_replay(session, replay).map(|job| Begun::Now(Box::new(job)))
     }
 
     /// See [`crate::Jobs::job`].

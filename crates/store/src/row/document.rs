@@ -5,7 +5,7 @@ use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::idempotency::{Acceptance, FirstAnswer};
+use super::idempotency::{Before, FirstAnswer};
 
 /// What a document is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,12 +66,11 @@ pub enum Filed {
     KeyReused,
 }
 
-impl From<Acceptance> for Filed {
-    fn from(acceptance: Acceptance) -> Self {
-        match acceptance {
-            Acceptance::Fresh => Self::Done,
-            Acceptance::Replayed(answer) => Self::Replayed(answer),
-            Acceptance::KeyReused => Self::KeyReused,
+impl From<Before> for Filed {
+    fn from(before: Before) -> Self {
+        match before {
+            Before::Same(answer) => Self::Replayed(answer),
+            Before::Another => Self::KeyReused,
         }
     }
 }

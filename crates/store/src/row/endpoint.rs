@@ -10,7 +10,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
 use posthaste_core::time::Timestamp;
 
-use super::idempotency::{Acceptance, FirstAnswer};
+use super::idempotency::{Before, FirstAnswer};
 
 /// More than a chain of certificates with its key, and far less than an owner may give.
 const LARGE_BYTES: usize = 16 * 1024;
@@ -253,12 +253,11 @@ pub enum EndpointPut {
     KeyReused,
 }
 
-impl From<Acceptance> for EndpointPut {
-    fn from(acceptance: Acceptance) -> Self {
-        match acceptance {
-            Acceptance::Fresh => Self::Done,
-            Acceptance::Replayed(answer) => Self::Replayed(answer),
-            Acceptance::KeyReused => Self::KeyReused,
+impl From<Before> for EndpointPut {
+    fn from(before: Before) -> Self {
+        match before {
+            Before::Same(answer) => Self::Replayed(answer),
+            Before::Another => Self::KeyReused,
         }
     }
 }

@@ -78,20 +78,38 @@ pub enum Acceptance {
     Replayed(FirstAnswer),
     /// Its key stands for another request: nothing was written.
     KeyReused,
+    /// It was done before, under the same key, and what it was answered cannot be read now: nothing was written, and
+    /// whoever asks again may be told.
+    Unanswered,
+}
+
+/// What a call is that was made before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Before {
+    /// The same, with what it was answered.
+    Same(FirstAnswer),
+    /// Another, under the same key.
+    Another,
+}
+
+impl From<Before> for Acceptance {
+    fn from(before: Before) -> Self {
+        match before {
+            Before::Same(answer) => Self::Replayed(answer),
+            Before::Another => Self::KeyReused,
+        }
+    }
 }
 
 impl Idempotency {
     /// What this call is, given one that was known by the same key: `None` when that one is so long
     /// ago that its key is free again.
-    pub fn after(&self, known: &Self) -> Option<Acceptance> {
+    pub(crate) fn after(&self, known: &Self) -> Option<Before> {
         if apart(self.at, known.at) >= KEPT {
             return None;
         }
-        Some(if self.digest == known.digest {
-            Acceptance::Replayed(known.answer.clone())
-        } else {
-            Acceptance::KeyReused
-        })
+        Some(if self.digest == known.digest { Before::Same(known.answer.clone()) } else { Before::Another })
     }
 }
 

@@ -11,6 +11,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use super::dead_letter::{Count, DeadLetterCursor, DeadLetterFilter, ListOrder};
+use super::idempotency::Before;
 use super::replay::{Missing, Skips};
 use super::{FirstAnswer, Message, NewDelivery};
 
@@ -169,6 +170,15 @@ pub enum Begun {
     Before(FirstAnswer),
     /// The key stands for another request: nothing was begun.
     KeyReused,
+}
+
+impl From<Before> for Begun {
+    fn from(before: Before) -> Self {
+        match before {
+            Before::Same(answer) => Self::Before(answer),
+            Before::Another => Self::KeyReused,
+        }
+    }
 }
 
 /// Which jobs to list, by id.

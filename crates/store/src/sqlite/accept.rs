@@ -29,8 +29,6 @@ pub(super) struct Found {
 pub(super) struct Accept<'c> {
     conn: &'c Connection,
     vault: Arc<Vault>,
-    /// Keys that this transaction has written.
-    pub(super) keys: Vec<NewKey>,
     message: Statement<'c>,
     delivery: Statement<'c>,
 }
@@ -40,7 +38,6 @@ impl<'c> Accept<'c> {
         Ok(Self {
             conn,
             vault,
-            keys: Vec::new(),
             message: conn.prepare(
                 "INSERT INTO message (id, tenant, at_ms, event_type, names, head, compact, body, tier)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -67,12 +64,11 @@ impl<'c> Accept<'c> {
         let mut found = Found::default();
         self.put_keys(&sealed.keys).map_err(&doing)?;
         for (index, (accepted, sealed)) in messages.iter().zip(&sealed.messages).enumerate() {
-            let acceptance = idempotency::once(self.conn, &self.vault, accepted.idempotency.as_ref())?;
-            let fresh = acceptance == Acceptance::Fresh;
-            found.acceptances.push(acceptance);
-            if !fresh {
+            if let Some(before) = idempotency::known(self.conn, &self.vault, sealed.once.as_ref())? {
+                found.acceptances.push(before.into());
                 continue;
             }
+            found.acceptances.push(Acceptance::Fresh);
             if self.vault.is_destroyed(accepted.message.tenant, sealed.key) {
                 self.put_anew(accepted, journal)?;
             } else {
@@ -92,10 +88,9 @@ impl<'c> Accept<'c> {
         Ok(found)
     }
 
-    pub(super) fn put_keys(&mut self, keys: &[NewKey]) -> rusqlite::Result<()> {
+    pub(super) fn put_keys(&self, keys: &[NewKey]) -> rusqlite::Result<()> {
         for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.tenant, new.id)) {
             self.vault.put(self.conn, new)?;
-            self.keys.push(*new);
         }
         Ok(())
     }
@@ -109,7 +104,9 @@ impl<'c> Accept<'c> {
         Ok(())
     }
 
+    /// The row of a message, and what its call is known by from here on.
     fn put_message(&mut self, message: &Message, sealed: &SealedMessage) -> rusqlite::Result<()> {
+        idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed))?;
         let sql = &mut self.message;
         sql.raw_bind_parameter(1, key(message.id.0))?;
         sql.raw_bind_parameter(2, key(message.tenant.0))?;

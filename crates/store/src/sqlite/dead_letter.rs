@@ -62,8 +62,8 @@ impl DeadLetters for Sqlite {
     ) -> Result<Count, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
+            vault.own_on_disk(conn, tenant)?;
             let filter = sealed(conn, &vault, &filter.within(tenant))?;
-            vault.write_down(conn, tenant).map_err(failed("purge dead letters"))?;
             purge(conn, tenant, &filter, entries)
         };
         self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
@@ -100,7 +100,8 @@ pub(super) fn sealed(
 ) -> Result<DeadLetterFilter, StoreError> {
     let event_type = filter.tenant.zip(filter.event_type.as_deref());
     let event_type = event_type.map(|(tenant, text)| vault.seal_event_type(conn, tenant, text)).transpose()?;
-    Ok(DeadLetterFilter { event_type, ..filter.clone() })
+    // What a tenant without a key asks for, no row has.
+    Ok(DeadLetterFilter { event_type: event_type.map(Option::unwrap_or_default), ..filter.clone() })
 }
 
 /// Opens an event type of a row.

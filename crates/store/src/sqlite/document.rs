@@ -8,15 +8,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{get, key, stored_key};
-use super::sealed;
-use super::vault::{NewKey, Vault};
+use super::sealed::{self, Once};
+use super::vault::Vault;
 use super::{Sqlite, derived, failed, idempotency};
 use crate::journal::{Entries, Entry};
 use crate::number::{document_number, stored_document};
-use crate::row::{Acceptance, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 use crate::{Register, StoreError};
 
 /// What a name is looked up by.
@@ -27,44 +28,24 @@ struct Sealed {
     document: Document,
     name: Option<HiddenName>,
     sealed: Vec<u8>,
-    keys: Vec<NewKey>,
+    /// What it is sealed under: it is in hand as long as this is.
+    key: Arc<SealingKey>,
 }
 
 impl Register for Sqlite {
-    async fn file(
-        &self,
-        session: Session,
-        document: Document,
-        mut once: Option<Idempotency>,
-    ) -> Result<Filed, StoreError> {
+    async fn file(&self, session: Session, document: Document, once: Option<Idempotency>) -> Result<Filed, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let whose = [document.tenant].into_iter().chain(once.as_ref().map(|call| call.tenant));
-        let whose: Vec<TenantId> = whose.collect();
-        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
-        let keys = self
-            .readers
-            .read(move |conn| whose.iter().map(|tenant| vault.find_or_make(conn, *tenant, None)).collect())
-            .await;
-        let keys: Vec<_> = keys?;
-        let vault = &self.shared.vault;
-        let mut unwritten = vault.unwritten(document.tenant, keys[0].id());
-        if let (Some(call), Some(own)) = (&mut once, keys.get(1)) {
-            unwritten.extend(vault.unwritten(call.tenant, own.id()));
-            vault.seal_answer(call, own);
-        }
-        let name = document.name.as_deref().map(|name| hide(vault, document.kind, document.tenant, name));
-        let sealed = Sealed { name, sealed: sealed::seal_document(&document, &keys[0]), keys: unwritten, document };
-        let vault = Arc::clone(vault);
+        let own = self.key_of((document.tenant, None)).await?;
+        let once = match once {
+            Some(call) => Some(vault.seal_once(&call, &self.key_of((call.tenant, None)).await?)),
+            None => None,
+        };
+        let keyed = once.as_ref().map(Once::known_by);
+        let name = document.name.as_deref().map(|name| hide(&vault, document.kind, document.tenant, name));
+        let sealed = Sealed { name, sealed: sealed::seal_document(&document, &own), key: own, document };
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &sealed, once.as_ref(), entries);
-        let filed = self.noted_work(session, 1, run).await?;
-        match (filed, keyed) {
-            (Filed::Replayed(answer), Some(keyed)) => {
-                let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![Some(keyed)]).await?;
-                match opened.into_iter().next() {
-                    Some(Acceptance::Replayed(answer)) => Ok(Filed::Replayed(answer)),
-                    _ => Err(StoreError::Stopped),
-                }
-            }
+        match (self.noted_work(session, 1, run).await?, keyed) {
+            (Filed::Replayed(answer), Some(keyed)) => Ok(Filed::Replayed(self.open_answer(keyed, answer).await?)),
             (filed, _) => Ok(filed),
         }
     }
@@ -148,50 +129,44 @@ fn file(
     conn: &Connection,
     vault: &Vault,
     new: &Sealed,
-    once: Option<&Idempotency>,
+    once: Option<&Once>,
     entries: &mut Entries,
 ) -> Result<Filed, StoreError> {
     if let Some(before) = idempotency::known(conn, vault, once)? {
         return Ok(before.into());
     }
+    let Sealed { document, name, .. } = new;
     let doing = failed("file a document");
-    if !vault.is_destroyed(new.document.tenant, sealed::key_of(&new.sealed)?) {
-        return put(conn, vault, new, &new.sealed, &new.keys, once, entries).map_err(&doing);
+    if is_taken(conn, name.as_ref(), key(document.id)).map_err(&doing)? {
+        return Ok(Filed::NameTaken);
     }
-    // Its tenant was erased since: it is the first of what the tenant has from now on.
-    let own = vault.find_or_make(conn, new.document.tenant, None)?;
-    let (sealed, keys) = (sealed::seal_document(&new.document, &own), vault.unwritten(new.document.tenant, own.id()));
-    put(conn, vault, new, &sealed, &keys, once, entries).map_err(&doing)
+    let once = once.map(|once| vault.seal_once_as_of_now(conn, once)).transpose()?;
+    idempotency::remember(conn, once.as_ref()).map_err(&doing)?;
+    let own = vault.own_on_disk(conn, document.tenant)?;
+    // Its tenant may have been erased since: it is the first of what the tenant has from now on.
+    let anew = (own.id() != new.key.id()).then(|| sealed::seal_document(document, &own));
+    put(conn, document, name.as_ref(), anew.as_ref().unwrap_or(&new.sealed)).map_err(&doing)?;
+    entries.push(&Entry::filed(document));
+    Ok(Filed::Done)
 }
 
-fn put(
-    conn: &Connection,
-    vault: &Vault,
-    Sealed { document, name, .. }: &Sealed,
-    sealed: &[u8],
-    keys: &[NewKey],
-    once: Option<&Idempotency>,
-    entries: &mut Entries,
-) -> rusqlite::Result<Filed> {
+/// Whether another document has this name.
+fn is_taken(conn: &Connection, name: Option<&HiddenName>, id: i64) -> rusqlite::Result<bool> {
+    let Some(name) = name else { return Ok(false) };
+    let holder: Option<i64> = conn
+        .prepare_cached("SELECT id FROM document WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    Ok(holder.is_some_and(|holder| holder != id))
+}
+
+fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed: &[u8]) -> rusqlite::Result<()> {
     let (kind, id) = (document_number(document.kind), key(document.id));
-    if let Some(name) = name {
-        let holder: Option<i64> = conn
-            .prepare_cached("SELECT id FROM document WHERE name = ?1")?
-            .query_row([name], |row| row.get(0))
-            .optional()?;
-        if holder.is_some_and(|holder| holder != id) {
-            return Ok(Filed::NameTaken);
-        }
-    }
-    idempotency::remember(conn, once)?;
-    let mut keys = keys.iter().filter(|new| !vault.is_destroyed(new.tenant, new.id));
-    keys.try_for_each(|new| vault.put(conn, new))?;
     conn.prepare_cached(
         "INSERT OR REPLACE INTO document (kind, id, tenant, name, at_ms, sealed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
-    .execute((kind, id, key(document.tenant.0), name, document.at.as_millis(), sealed))?;
-    entries.push(&Entry::filed(document));
-    Ok(Filed::Done)
+    .execute((kind, id, key(document.tenant.0), name, document.at.as_millis(), sealed))
+    .map(drop)
 }
 
 fn remove(conn: &Connection, kind: DocumentKind, id: Key) -> rusqlite::Result<Option<TenantId>> {
@@ -233,6 +208,35 @@ fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Do
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::{Erase, FirstAnswer, KeyHash, Whom};
+    use crate::{Erasures, Outbox};
+
+    #[tokio::test]
+    async fn what_was_sealed_for_a_tenant_that_was_erased_since_is_sealed_anew_with_its_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let session = store.open().await.expect("a session").session;
+        let (tenant, at, body) = (TenantId::from_raw(7), Timestamp::from_millis(1), Bytes::from_static(b"{}"));
+        let (kind, id) = (DocumentKind::Policy, Key::from_raw(5));
+        let document = Document { kind, id, tenant, name: Some("slow".to_owned()), at, body };
+        let answer = FirstAnswer { status: 201, body: Bytes::from_static(b"it is filed") };
+        let call = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: answer.clone(), at };
+
+        let vault = Arc::clone(&store.shared.vault);
+        let key = store.key_of((tenant, None)).await.expect("a key");
+        let once = vault.seal_once(&call, &key);
+        let name = document.name.as_deref().map(|name| hide(&vault, kind, tenant, name));
+        let new = Sealed { name, sealed: sealed::seal_document(&document, &key), key, document: document.clone() };
+        let erase = Erase { tenant, whom: Whom::Tenant, at, by: None };
+        store.erase(session, erase).await.expect("it is erased");
+        let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &new, Some(&once), entries);
+        assert_eq!(store.noted_work(session, 1, run).await.expect("it is filed"), Filed::Done);
+
+        assert_eq!(store.document(kind, id).await.expect("it reads"), Some(document.clone()));
+        let again = store.file(session, document, Some(call)).await.expect("it is known");
+        assert_eq!(again, Filed::Replayed(answer));
+        store.close().await;
+    }
 
     #[test]
     fn documents_are_found_by_their_indexes() {

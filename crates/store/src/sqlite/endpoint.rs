@@ -18,13 +18,11 @@ use super::column::{
     stored_order, stored_status,
 };
 use super::request::{PutEndpoint, Request};
-use super::sealed;
+use super::sealed::{self, endpoint::SealedEndpoint};
 use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::journal;
-use crate::row::{
-    Acceptance, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session,
-};
+use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
 /// Endpoints kept in memory, at about 1 KiB each, and none that is large; beyond it all are forgotten and read again.
@@ -138,31 +136,24 @@ impl Sqlite {
         once: Option<Idempotency>,
         note: Option<journal::Entry>,
     ) -> Result<EndpointPut, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
-        let (endpoint, key) = self
-            .readers
-            .read(move |conn| sealed::endpoint::key_for(conn, &vault, &endpoint).map(|key| (endpoint, key)))
-            .await?;
         let vault = &self.shared.vault;
-        let mut once = once;
-        if let Some(call) = &mut once {
-            // Under the endpoint's own key: the answer says what it is.
-            vault.seal_answer(call, &key);
-        }
+        let keyed = once.as_ref().map(|call| (call.tenant, call.key));
+        let key = self.key_of(sealed::endpoint::whose(vault, &endpoint)).await?;
         let put = PutEndpoint {
-            sealed: sealed::endpoint::seal(&endpoint, &key),
+            sealed: SealedEndpoint::new(vault, &endpoint, &key, once.as_ref()),
             uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
-            keys: vault.unwritten(endpoint.tenant, key.id()),
             endpoint,
             once,
             note,
             put: EndpointPut::Done,
         };
         let put = self.writer.ask(|reply| Request::PutEndpoint { session, put: Box::new(put), reply }).await?;
-        let EndpointPut::Replayed(answer) = put else { return Ok(put) };
-        let opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
-        Ok(opened.into_iter().next().ok_or(StoreError::Stopped)?.into())
+        match (put, keyed) {
+            (EndpointPut::Replayed(answer), Some(keyed)) => {
+                Ok(EndpointPut::Replayed(self.open_answer(keyed, answer).await?))
+            }
+            (put, _) => Ok(put),
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use super::fault::{is_callers, is_full};
 use super::journal::Journal;
 use super::low::Low;
 use super::request::{Change, PutEndpoint, Request};
+use super::sealed::endpoint::SealedEndpoint;
 use super::settle::Settle;
-use super::vault::Vault;
+use super::vault::{Vault, View};
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
@@ -92,7 +93,7 @@ impl<'c> Group<'c> {
         }
         self.journal.rolled_back();
         self.low.rolled_back();
-        self.accept.keys.clear();
+        self.vault.not_written(0);
         self.vault.spare(0);
         self.session = session;
         self.changed.clear();
@@ -120,15 +121,15 @@ impl<'c> Group<'c> {
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
             self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
-            let (before, keys) = (self.journal.entries.len(), self.accept.keys.len());
-            let destroyed = self.vault.being_destroyed();
+            let before = self.journal.entries.len();
+            let (keys, destroyed) = (self.vault.being_written(), self.vault.being_destroyed());
             let applied = self.apply(request);
             let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
             match applied {
                 Err(error) if !is_callers(&error) => return Err(error),
                 Err(error) => {
                     self.journal.entries.truncate(before);
-                    self.accept.keys.truncate(keys);
+                    self.vault.not_written(keys);
                     self.vault.spare(destroyed);
                     refused.push((place, error));
                 }
@@ -150,8 +151,7 @@ impl<'c> Group<'c> {
         self.journal.committed();
         self.low.committed();
         self.vault.destroyed();
-        self.vault.written(&self.accept.keys);
-        self.accept.keys.clear();
+        self.vault.written();
         Ok(())
     }
 
@@ -220,9 +220,9 @@ impl<'c> Group<'c> {
     }
 
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
-        let PutEndpoint { endpoint, sealed, uid, keys, once, note, put } = put;
+        let PutEndpoint { endpoint, sealed, uid, once, note, put } = put;
         let doing = failed("put an endpoint");
-        if let Some(before) = idempotency::known(self.conn, &self.vault, once.as_ref())? {
+        if let Some(before) = idempotency::known(self.conn, &self.vault, sealed.once.as_ref())? {
             *put = before.into();
             return Ok(());
         }
@@ -231,17 +231,20 @@ impl<'c> Group<'c> {
         if *put != EndpointPut::Done {
             return Ok(());
         }
-        if self.vault.is_destroyed(endpoint.tenant, sealed::key_of(sealed)?) {
+        let anew = if self.vault.is_destroyed(endpoint.tenant, sealed.key.id()) {
             // Its tenant or its subject was erased since: it is the first of what they have from now on.
-            let key = sealed::endpoint::key_for(self.conn, &self.vault, endpoint)?;
-            *sealed = sealed::endpoint::seal(endpoint, &key);
-            *keys = self.vault.unwritten(endpoint.tenant, key.id());
-        }
-        self.accept.put_keys(keys).map_err(&doing)?;
-        idempotency::remember(self.conn, once.as_ref()).map_err(&doing)?;
+            let (tenant, subject) = sealed::endpoint::whose(&self.vault, endpoint);
+            let key = self.vault.find_or_make(self.conn, View::Writers, tenant, subject.as_ref())?;
+            Some(SealedEndpoint::new(&self.vault, endpoint, &key, once.as_ref()))
+        } else {
+            None
+        };
+        let sealed = anew.as_ref().unwrap_or(&*sealed);
+        self.accept.put_keys(&sealed.keys).map_err(&doing)?;
+        idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed)).map_err(&doing)?;
         self.journal.entries.push(&Entry::endpoint(endpoint));
         note.iter().for_each(|note| self.journal.entries.push(note));
-        endpoint::put(self.conn, endpoint, uid.as_ref(), sealed).map_err(&doing)?;
+        endpoint::put(self.conn, endpoint, uid.as_ref(), &sealed.settings).map_err(&doing)?;
         self.changed.extend(before.map(|before| (endpoint.id, before.tenant)));
         self.changed.push((endpoint.id, endpoint.tenant));
         Ok(())

@@ -9,44 +9,32 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
 use super::column::key;
+use super::failed;
+use super::sealed::{self, Once};
 use super::vault::{self, Vault};
-use super::{failed, sealed};
 use crate::StoreError;
-use crate::row::idempotency::{Acceptance, Day, FirstAnswer, Idempotency, KeyHash};
+use crate::row::idempotency::{Before, Day, FirstAnswer, Idempotency, KeyHash};
 
 const KNOWN: &str = "SELECT digest, status, answer, at_ms FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3";
 const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
                         (SELECT day, tenant, key FROM idempotency WHERE day < ?1 ORDER BY day, tenant, key LIMIT ?2)";
 
-/// Whether a call is new. One that is, is known from here on.
-pub(super) fn once(conn: &Connection, vault: &Vault, call: Option<&Idempotency>) -> Result<Acceptance, StoreError> {
-    if let Some(before) = known(conn, vault, call)? {
-        return Ok(before);
-    }
-    remember(conn, call).map_err(failed("remember a call"))?;
-    Ok(Acceptance::Fresh)
-}
-
 /// What a call is that was made before. A key whose answer was erased is not known any more.
-pub(super) fn known(
-    conn: &Connection,
-    vault: &Vault,
-    call: Option<&Idempotency>,
-) -> Result<Option<Acceptance>, StoreError> {
-    let Some(call) = call else { return Ok(None) };
+pub(super) fn known(conn: &Connection, vault: &Vault, once: Option<&Once>) -> Result<Option<Before>, StoreError> {
+    let Some(Once { sealed: call, .. }) = once else { return Ok(None) };
     let doing = failed("look whether a call is known");
     for near in Day::of(call.at).near() {
         let Some(known) = find(conn, near, call.tenant, call.key).map_err(&doing)? else { continue };
-        let Some(acceptance) = call.after(&known) else { continue };
+        let Some(before) = call.after(&known) else { continue };
         if vault.is_there(conn, &known.answer.body)? {
-            return Ok(Some(acceptance));
+            return Ok(Some(before));
         }
         remove(conn, near, call.tenant, call.key).map_err(&doing)?;
     }
     Ok(None)
 }
 
-/// Makes a call known.
+/// Makes a call known, as it is under seal.
 pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<()> {
     let Some(call) = call else { return Ok(()) };
     conn.prepare_cached(

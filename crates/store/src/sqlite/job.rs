@@ -23,9 +23,8 @@ use super::vault::Vault;
 use super::{Sqlite, arrivals, cut, failed, idempotency, replay, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Acceptance, Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery,
-    JobState, ListOrder, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip,
-    Skips, Spread,
+    Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
+    ListOrder, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips, Spread,
 };
 use crate::{Jobs, StoreError};
 
@@ -43,30 +42,21 @@ impl Jobs for Sqlite {
         &self,
         session: Session,
         replay: NewReplay,
-        mut once: Idempotency,
+        once: Idempotency,
     ) -> Result<Begun, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let (tenant, keyed) = (once.tenant, Some((once.tenant, once.key)));
-        let own = self.readers.read(move |conn| vault.find_or_make(conn, tenant, None)).await?;
-        self.shared.vault.seal_answer(&mut once, &own);
-        let vault = Arc::clone(&self.shared.vault);
+        let once = vault.seal_once(&once, &self.key_of((once.tenant, None)).await?);
+        let keyed = once.known_by();
         let run = move |conn: &Connection, entries: &mut Entries| match idempotency::known(conn, &vault, Some(&once))? {
-            Some(Acceptance::Replayed(answer)) => Ok(Begun::Before(answer)),
-            Some(Acceptance::KeyReused) => Ok(Begun::KeyReused),
-            Some(Acceptance::Fresh) | None => {
-                vault.write_down(conn, once.tenant).map_err(failed("begin a replay"))?;
+            Some(before) => Ok(before.into()),
+            None => {
+                let once = vault.seal_once_as_of_now(conn, &once)?;
                 idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
                 begin(conn, &vault, &replay, entries).map(|job| Begun::Now(Box::new(job)))
             }
         };
         match self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await? {
-            Begun::Before(answer) => {
-                let mut opened = self.open_answers(vec![Acceptance::Replayed(answer)], vec![keyed]).await?;
-                match opened.pop() {
-                    Some(Acceptance::Replayed(answer)) => Ok(Begun::Before(answer)),
-                    _ => Err(StoreError::Stopped),
-                }
-            }
+            Begun::Before(answer) => Ok(Begun::Before(self.open_answer(keyed, answer).await?)),
             begun => Ok(begun),
         }
     }
@@ -186,22 +176,21 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
     sql.raw_execute().map(drop)
 }
 
-/// A replay as its row says it: what somebody chose is under seal.
+/// A replay with its filter as rows are compared with it: what somebody chose is under seal. Why it was asked for is
+/// not in it.
 fn sealed(conn: &Connection, vault: &Vault, asked: &NewReplay) -> Result<NewReplay, StoreError> {
-    let mut asked = asked.clone();
+    let mut asked = NewReplay { reason: None, ..asked.clone() };
     if let ReplayWhat::Found(filter) | ReplayWhat::Ended { filter, .. } = &mut asked.what {
         *filter = dead_letter::sealed(conn, vault, &filter.within(asked.tenant))?;
-    }
-    if let Some(reason) = &mut asked.reason {
-        *reason = vault.seal_reason(conn, (asked.tenant, asked.id), reason)?;
     }
     Ok(asked)
 }
 
 /// Begins a replay.
 fn begin(conn: &Connection, vault: &Vault, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
-    let asked = sealed(conn, vault, asked)?;
-    vault.write_down(conn, asked.tenant).map_err(failed("begin a replay"))?;
+    let own = vault.own_on_disk(conn, asked.tenant)?;
+    let reason = asked.reason.as_deref().map(|reason| vault.seal_reason((asked.tenant, asked.id), &own, reason));
+    let asked = NewReplay { reason, ..sealed(conn, vault, asked)? };
     opened(conn, vault, start_replay(conn, &asked, entries)?)
 }
 

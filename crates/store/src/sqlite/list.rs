@@ -217,7 +217,7 @@ pub(super) struct EventType<'a> {
     conn: &'a Connection,
     vault: &'a Vault,
     asked: Option<&'a str>,
-    sealed: BTreeMap<TenantId, String>,
+    sealed: BTreeMap<TenantId, Option<String>>,
 }
 
 impl<'a> EventType<'a> {
@@ -232,7 +232,7 @@ impl<'a> EventType<'a> {
         if !self.sealed.contains_key(&tenant) {
             self.sealed.insert(tenant, self.vault.seal_event_type(self.conn, tenant, asked)?);
         }
-        Ok(self.sealed.get(&tenant).is_some_and(|sealed| sealed == stored))
+        Ok(self.sealed.get(&tenant).is_some_and(|sealed| sealed.as_deref() == Some(stored)))
     }
 }
 

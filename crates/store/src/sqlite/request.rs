@@ -12,7 +12,7 @@ use super::answers::Told;
 use super::arrivals;
 use super::derived::Slice;
 use super::sealed::SealedAccept;
-use super::vault::NewKey;
+use super::sealed::endpoint::SealedEndpoint;
 use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
@@ -110,11 +110,11 @@ pub(super) enum Change {
 /// An endpoint to make or change, and whether that was done.
 pub(super) struct PutEndpoint {
     pub(super) endpoint: Endpoint,
-    /// What of it is written under seal, and the keys that go along.
-    pub(super) sealed: Vec<u8>,
+    /// What of it is written under seal.
+    pub(super) sealed: SealedEndpoint,
     /// What its uid is looked up by.
     pub(super) uid: Option<Digest>,
-    pub(super) keys: Vec<NewKey>,
+    /// The call it came with.
     pub(super) once: Option<Idempotency>,
     /// What the journal has of it beside the endpoint itself.
     pub(super) note: Option<Entry>,

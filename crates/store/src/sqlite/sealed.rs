@@ -5,6 +5,7 @@
 //! is filtered by them.
 
 pub(super) mod endpoint;
+mod once;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::KeyId;
 use posthaste_crypto::row_mac::RowMac;
 use posthaste_crypto::seal::{self, NotOpened, SealingKey};
@@ -24,15 +26,14 @@ use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::token;
-use super::vault::{NewKey, Vault};
+use super::vault::{NewKey, Vault, View};
 use crate::StoreError;
 use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Entry, Hidden, Marks};
 use crate::number;
-use crate::row::{
-    Accepted, Details, Document, DocumentKind, FirstAnswer, Idempotency, KeyHash, ListedMessage, Message, Name,
-};
+use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
+pub(super) use once::Once;
 
 /// A message as it is written.
 pub(super) struct SealedMessage {
@@ -46,6 +47,8 @@ pub(super) struct SealedMessage {
     pub(super) body: Vec<u8>,
     /// What the rows of its deliveries say of themselves, in their order.
     pub(super) macs: Vec<RowMac>,
+    /// The call it came with, under the same key: the answer says what it was called.
+    pub(super) once: Option<Once>,
 }
 
 /// What is sealed of an accept, in the order of its messages, and the keys that go along.
@@ -81,54 +84,52 @@ impl Vault {
         Some((key, own))
     }
 
-    /// Finds or makes all keys for these.
-    pub(super) fn fetch_keys_for(&self, conn: &Connection, messages: &[Arc<Message>]) -> Result<(), StoreError> {
-        messages.iter().try_for_each(|message| self.keys_for(conn, message).map(drop))
+    /// Whose keys are needed to seal a message: its tenant's, and its subject's.
+    pub(super) fn keys_needed(&self, message: &Message) -> impl Iterator<Item = (TenantId, Option<Digest>)> {
+        let subject = message.subject.as_deref().map(|subject| self.subject(message.tenant, subject));
+        let subject = subject.map(|subject| (message.tenant, Some(subject)));
+        [(message.tenant, None)].into_iter().chain(subject)
     }
 
-    fn keys_for(&self, conn: &Connection, message: &Message) -> Result<(Arc<SealingKey>, Arc<SealingKey>), StoreError> {
-        let own = self.find_or_make(conn, message.tenant, None)?;
-        let key = match &message.subject {
-            None => Arc::clone(&own),
-            Some(subject) => self.find_or_make(conn, message.tenant, Some(&self.subject(message.tenant, subject)))?,
-        };
-        Ok((key, own))
-    }
-
-    /// Seals messages for the writer, and the answers their keys stand for. `None`, and nothing is done, when a
-    /// key is not in memory.
-    pub(super) fn seal(&self, messages: &mut [Accepted]) -> Option<(SealedAccept, Entries)> {
-        // All of them first: what was sealed once must not be sealed again.
+    /// Seals messages for the writer, and the answers their keys stand for. `None` when a key is not in memory.
+    pub(super) fn seal(&self, messages: &[Accepted]) -> Option<(SealedAccept, Entries)> {
         let keys = messages.iter().map(|accepted| self.key_at_hand(&accepted.message)).collect::<Option<Vec<_>>>()?;
         let mut sealed = SealedAccept::default();
         let mut entries = Entries::with_capacity(messages.len());
-        for (accepted, (key, own)) in messages.iter_mut().zip(&keys) {
+        for (accepted, (key, own)) in messages.iter().zip(&keys) {
             sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
             let marks = self.marks(&accepted.message, key);
             sealed.messages.push(self.seal_message(accepted, &marks, key, own));
             entries.push(&Entry::accepted(accepted, &marks));
-            if let Some(call) = &mut accepted.idempotency {
-                // Under the message's own key: the answer says what it was called.
-                self.seal_answer(call, key);
-            }
         }
         Some((sealed, entries))
     }
 
-    /// Seals one once more, under a key that has taken the place of one that was destroyed.
+    /// Seals one once more, for the writer, under a key that has taken the place of one that was destroyed.
     pub(super) fn seal_anew(
         &self,
         conn: &Connection,
         accepted: &Accepted,
     ) -> Result<(SealedMessage, Vec<NewKey>, Entry), StoreError> {
         let message = &accepted.message;
-        let (key, own) = self.keys_for(conn, message)?;
+        let find = |subject: Option<&Digest>| self.find_or_make(conn, View::Writers, message.tenant, subject);
+        let own = find(None)?;
+        let key = match &message.subject {
+            None => Arc::clone(&own),
+            Some(subject) => find(Some(&self.subject(message.tenant, subject)))?,
+        };
         let keys = self.unwritten(message.tenant, key.id());
         let marks = self.marks(message, &key);
         Ok((self.seal_message(accepted, &marks, &key, &own), keys, Entry::accepted(accepted, &marks)))
     }
 
-    fn seal_message(&self, accepted: &Accepted, marks: &Marks, key: &SealingKey, own: &SealingKey) -> SealedMessage {
+    fn seal_message(
+        &self,
+        accepted: &Accepted,
+        marks: &Marks,
+        key: &Arc<SealingKey>,
+        own: &SealingKey,
+    ) -> SealedMessage {
         let message = &accepted.message;
         let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
         SealedMessage {
@@ -139,6 +140,7 @@ impl Vault {
             compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
             body: seal(Field::MessageBody, &message.body),
             macs: accepted.deliveries.iter().map(|new| token::make(self.row_macs(), &new.delivery)).collect(),
+            once: accepted.idempotency.as_ref().map(|call| self.seal_once(call, key)),
         }
     }
 
@@ -211,14 +213,15 @@ impl Vault {
         }
     }
 
-    /// An event type as rows have it: the same for the same text of the same tenant.
+    /// An event type as rows have it: the same for the same text of the same tenant. None have it when the tenant has no
+    /// key.
     pub(super) fn seal_event_type(
         &self,
         conn: &Connection,
         tenant: TenantId,
         text: &str,
-    ) -> Result<String, StoreError> {
-        Ok(seal_event_type(&*self.find_or_make(conn, tenant, None)?, tenant, text))
+    ) -> Result<Option<String>, StoreError> {
+        Ok(self.find(conn, tenant, None)?.map(|own| seal_event_type(&own, tenant, text)))
     }
 
     /// An event type as it was given; `None` when its tenant was erased.
@@ -256,14 +259,8 @@ impl Vault {
     }
 
     /// Why somebody asked for a replay, as its row has it.
-    pub(super) fn seal_reason(
-        &self,
-        conn: &Connection,
-        (tenant, job): (TenantId, JobId),
-        reason: &str,
-    ) -> Result<String, StoreError> {
-        let own = self.find_or_make(conn, tenant, None)?;
-        Ok(STANDARD_NO_PAD.encode(own.seal(&spot(tenant, Field::ReplayReason, job.0), reason.as_bytes())))
+    pub(super) fn seal_reason(&self, (tenant, job): (TenantId, JobId), own: &SealingKey, reason: &str) -> String {
+        STANDARD_NO_PAD.encode(own.seal(&spot(tenant, Field::ReplayReason, job.0), reason.as_bytes()))
     }
 
     /// The same as it was given; `None` when its tenant was erased.
@@ -279,30 +276,9 @@ impl Vault {
         text(opened(&key, &spot, &bytes, "a replay's reason")?).map(Some)
     }
 
-    /// Hides what was asked for, and seals what was answered.
-    pub(super) fn seal_answer(&self, call: &mut Idempotency, key: &SealingKey) {
-        let tenant = call.tenant;
-        call.digest = self.requests().hash("request", tenant.raw(), &call.digest);
-        call.answer.body = Bytes::from(key.seal(&answer_spot(tenant, call.key), &call.answer.body));
-    }
-
     /// Whether what was sealed can still be opened: its key is there.
     pub(super) fn is_there(&self, conn: &Connection, sealed: &[u8]) -> Result<bool, StoreError> {
         Ok(self.by_id(conn, key_of(sealed)?)?.is_some())
-    }
-
-    /// Opens what the first caller was answered.
-    pub(super) fn open_answer(
-        &self,
-        conn: &Connection,
-        tenant: TenantId,
-        key: KeyHash,
-        answer: &FirstAnswer,
-    ) -> Result<FirstAnswer, StoreError> {
-        let sealing = self.by_id(conn, key_of(&answer.body)?)?;
-        let sealing = sealing.ok_or_else(|| super::vault::damaged("the key of a first answer"))?;
-        let body = opened(&sealing, &answer_spot(tenant, key), &answer.body, "a first answer")?;
-        Ok(FirstAnswer { status: answer.status, body: Bytes::from(body) })
     }
 }
 
@@ -438,12 +414,6 @@ fn seal_event_type(own: &SealingKey, tenant: TenantId, text: &str) -> String {
 fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> Spot {
     let part = Object::Part(delivery.raw(), number.into());
     Spot::new(Whose::Tenant(tenant.raw()), Field::ResponseExcerpt, part)
-}
-
-fn answer_spot(tenant: TenantId, key: KeyHash) -> Spot {
-    let mut hash = [0; 32];
-    hash[..16].copy_from_slice(&key.0);
-    Spot::new(Whose::Tenant(tenant.raw()), Field::IdempotencyAnswer, Object::Hashed(hash))
 }
 
 /// What of a document is under seal: what it is, what it is called and what it says.

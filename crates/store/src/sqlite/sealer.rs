@@ -33,8 +33,8 @@ impl Sealer {
         let (jobs, mut queue) = mpsc::channel::<(Vec<Accepted>, oneshot::Sender<Sealed>)>(WAITING_MAX);
         let own = Arc::clone(vault);
         let serve = move || {
-            while let Some((mut messages, reply)) = queue.blocking_recv() {
-                let sealed = own.seal(&mut messages);
+            while let Some((messages, reply)) = queue.blocking_recv() {
+                let sealed = own.seal(&messages);
                 // Whoever asked may have left: nothing was promised.
                 _ = reply.send((messages, sealed));
             }
@@ -42,9 +42,9 @@ impl Sealer {
         Ok(Self { jobs, vault: Arc::clone(vault), _thread: Joined::spawn("store-sealer", serve)? })
     }
 
-    pub(super) async fn seal(&self, mut messages: Vec<Accepted>) -> Result<Sealed, StoreError> {
+    pub(super) async fn seal(&self, messages: Vec<Accepted>) -> Result<Sealed, StoreError> {
         if messages.len() < MANY {
-            let sealed = self.vault.seal(&mut messages);
+            let sealed = self.vault.seal(&messages);
             return Ok((messages, sealed));
         }
         let (reply, sealed) = oneshot::channel();

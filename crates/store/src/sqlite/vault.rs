@@ -8,6 +8,7 @@
 //! before; nothing is written under a key that was destroyed.
 
 mod destroy;
+mod unwritten;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,11 +32,12 @@ use super::failed;
 use super::folder::Folder;
 use super::rotation::{self, InUse, Side};
 use crate::StoreError;
+pub(super) use unwritten::NewKey;
 
 /// The store's own key has this number.
 pub(super) const STORE_KEY: KeyId = KeyId(1);
 
-/// Keys in memory, at about 1.5 KiB each; beyond it all are forgotten and read again.
+/// Keys in memory that are on the disk, at about 1.5 KiB each; beyond it all are forgotten and read again.
 const KEPT_MAX: usize = 8_192;
 
 const OWN: Spot = Spot::new(Whose::Store, Field::IdKey, Object::Row(0));
@@ -74,18 +76,21 @@ struct Keys {
     /// Made, and not known to be on the disk: they go along with what is sealed under them.
     unwritten: HashMap<KeyId, NewKey>,
     destroyed: destroy::Destroyed,
+    /// Written by the commit under way.
+    being_written: Vec<KeyId>,
+    /// With so many unwritten ones it is looked for those that nobody will write.
+    look_at: usize,
     /// How often keys were forgotten: what was read before may be out of date after.
     forgotten: u64,
 }
 
-/// A key that goes to the disk with what is sealed under it.
-#[derive(Clone, Copy)]
-pub(super) struct NewKey {
-    pub(super) id: KeyId,
-    pub(super) tenant: TenantId,
-    /// Whose, as a keyed hash; nobody's is the tenant's own.
-    subject: Option<Digest>,
-    wrapped: [u8; WRAPPED_BYTES],
+/// What a connection sees of the keys on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// All of them: it is the writer's.
+    Writers,
+    /// Those of a moment, before which keys had been forgotten so often: what was forgotten since may be newer.
+    Since(u64),
 }
 
 impl Vault {
@@ -167,6 +172,11 @@ impl Vault {
         self.read().known(tenant, subject)
     }
 
+    /// What a connection will see that has not begun to read.
+    pub(super) fn view(&self) -> View {
+        View::Since(self.read().forgotten)
+    }
+
     /// The key of a tenant or of a subject, as it is on the disk.
     pub(super) fn find(
         &self,
@@ -174,138 +184,113 @@ impl Vault {
         tenant: TenantId,
         subject: Option<&Digest>,
     ) -> Result<Option<Arc<SealingKey>>, StoreError> {
-        loop {
-            let forgotten = {
-                let keys = self.read();
-                if let Some(known) = keys.known(tenant, subject) {
-                    return Ok(Some(known));
-                }
-                keys.forgotten
-            };
-            let Some(row) = stored(conn, tenant, subject)? else { return Ok(None) };
-            let Some(found) = self.unwrap(conn, &row)? else { return Ok(None) };
-            let mut keys = self.write();
-            if keys.forgotten == forgotten {
-                keys.keep(&row, &found);
-                return Ok(Some(found.sealing()));
-            }
+        if subject.is_none() {
+            return Ok(self.find_own(conn, tenant)?.map(|own| Arc::clone(own.sealing())));
         }
+        let (known, forgotten) = self.look(|keys| keys.known(tenant, subject));
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(row) = stored(conn, tenant, subject)? else { return Ok(None) };
+        self.opened(conn, &row, forgotten)
     }
 
-    /// The same, made if there is none. It is on the disk once [`Vault::unwritten`] is.
+    /// A tenant's key, as it is on the disk.
+    fn find_own(&self, conn: &Connection, tenant: TenantId) -> Result<Option<Arc<TenantKey>>, StoreError> {
+        let (known, forgotten) = self.look(|keys| keys.tenants.get(&tenant).cloned());
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(row) = stored(conn, tenant, None)? else { return Ok(None) };
+        let own = self.unwrap_own(&row)?;
+        self.write().keep(&row, &Found::Tenant(Arc::clone(&own)), forgotten);
+        Ok(Some(own))
+    }
+
+    /// The key of a tenant or of a subject, made if there is none: it is on the disk once [`Vault::unwritten`] is. Busy
+    /// when the view is out of date: keys were destroyed or forgotten since, and whoever has a later one finds out what holds.
     pub(super) fn find_or_make(
         &self,
         conn: &Connection,
+        view: View,
         tenant: TenantId,
         subject: Option<&Digest>,
     ) -> Result<Arc<SealingKey>, StoreError> {
-        loop {
-            let forgotten = self.read().forgotten;
-            if let Some(found) = self.find(conn, tenant, subject)? {
-                return Ok(found);
+        let Some(subject) = subject else {
+            return Ok(Arc::clone(self.find_or_make_own(conn, view, tenant)?.sealing()));
+        };
+        if let Some(found) = self.find(conn, tenant, Some(subject))? {
+            return if self.is_destroyed(tenant, found.id()) { Err(StoreError::Busy) } else { Ok(found) };
+        }
+        let own = self.find_or_make_own(conn, view, tenant)?;
+        let mut keys = self.write();
+        match keys.known(tenant, Some(subject)) {
+            Some(known) => Ok(known),
+            None if keys.sees_all(view) && !keys.destroyed.has(tenant, own.id()) => {
+                Ok(keys.make_subject(&own, tenant, subject))
             }
-            if subject.is_some() {
-                self.find_or_make(conn, tenant, None)?;
-            }
-            let mut keys = self.write();
-            if let Some(known) = keys.known(tenant, subject) {
-                return Ok(known);
-            }
-            // Nobody has made one since we looked, unless some were forgotten in between.
-            if keys.forgotten == forgotten
-                && let Some(made) = keys.make(tenant, subject, &self.in_use().masters)
-            {
-                return Ok(made);
-            }
+            None => Err(StoreError::Busy),
+        }
+    }
+
+    fn find_or_make_own(&self, conn: &Connection, view: View, tenant: TenantId) -> Result<Arc<TenantKey>, StoreError> {
+        if let Some(found) = self.find_own(conn, tenant)? {
+            return if self.is_destroyed(tenant, found.id()) { Err(StoreError::Busy) } else { Ok(found) };
+        }
+        let mut keys = self.write();
+        match keys.tenants.get(&tenant) {
+            Some(known) => Ok(Arc::clone(known)),
+            None if keys.sees_all(view) => Ok(keys.make_own(tenant, &self.in_use().masters)),
+            None => Err(StoreError::Busy),
         }
     }
 
     /// The key of this number; `None` when it was destroyed.
     pub(super) fn by_id(&self, conn: &Connection, id: KeyId) -> Result<Option<Arc<SealingKey>>, StoreError> {
-        if let Some(known) = self.read().by_id.get(&id) {
-            return Ok(Some(Arc::clone(known)));
+        let (known, forgotten) = self.look(|keys| keys.by_id.get(&id).cloned());
+        if known.is_some() {
+            return Ok(known);
         }
-        let forgotten = self.read().forgotten;
         let Some(row) = stored_by_id(conn, id)? else { return Ok(None) };
-        let Some(found) = self.unwrap(conn, &row)? else { return Ok(None) };
-        let mut keys = self.write();
-        if keys.forgotten == forgotten {
-            keys.keep(&row, &found);
-        }
-        Ok(Some(found.sealing()))
+        self.opened(conn, &row, forgotten)
     }
 
-    /// The keys that must be written with what is sealed under this one: its own and its tenant's.
-    pub(super) fn unwritten(&self, tenant: TenantId, id: KeyId) -> Vec<NewKey> {
+    /// What is in memory, and how often keys had been forgotten then.
+    fn look<T>(&self, look: impl FnOnce(&Keys) -> T) -> (T, u64) {
         let keys = self.read();
-        if keys.unwritten.is_empty() {
-            return Vec::new();
-        }
-        let of_tenant = keys.tenants.get(&tenant).map(|tenant| tenant.id());
-        let needed = of_tenant.into_iter().chain((of_tenant != Some(id)).then_some(id));
-        needed.filter_map(|id| keys.unwritten.get(&id).copied()).collect()
+        (look(&keys), keys.forgotten)
     }
 
-    /// Writes a tenant's key down if it is not; it goes along once more with what is sealed under it next.
-    pub(super) fn write_down(&self, conn: &Connection, tenant: TenantId) -> rusqlite::Result<()> {
-        let Some(own) = self.known(tenant, None) else { return Ok(()) };
-        self.unwritten(tenant, own.id()).iter().try_for_each(|new| self.put(conn, new))
-    }
-
-    /// Writes a key down; one that is there already stays.
-    pub(super) fn put(&self, conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
-        let by_master = new.subject.is_none();
-        let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
-        let mut sql = conn.prepare_cached(
-            "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO NOTHING",
-        )?;
-        let mut put = || sql.execute((new.id.0, key(new.tenant.0), subject, (!by_master).then_some(new.wrapped)));
-        let is_new = match put() {
-            // What an erased tenant left is in its place.
-            Err(error) if is_in_place(&error) && destroy::remove_left(conn, new.tenant, subject)? > 0 => put()?,
-            done => done?,
-        };
-        if is_new > 0 && by_master {
-            // Its master key may have been rotated since it was made. What is not on the disk is in memory.
-            let made = self.read().tenants.get(&new.tenant).filter(|made| made.id() == new.id).cloned();
-            let in_use = self.in_use();
-            let wrapped = made.map_or(new.wrapped, |made| *in_use.masters.wrap_tenant(&made).as_bytes());
-            rotation::put(conn, in_use.side, new.id, &wrapped)?;
-        }
-        conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_key' AND value < ?1")?.execute([new.id.0])?;
-        Ok(())
+    /// A key as it was read, unwrapped; it stays in memory if none were forgotten since.
+    fn opened(
+        &self,
+        conn: &Connection,
+        row: &StoredKey,
+        forgotten: u64,
+    ) -> Result<Option<Arc<SealingKey>>, StoreError> {
+        let Some(found) = self.unwrap(conn, row)? else { return Ok(None) };
+        self.write().keep(row, &found, forgotten);
+        Ok(Some(found.sealing()))
     }
 
     fn in_use(&self) -> RwLockReadGuard<'_, InUse> {
         self.in_use.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note that keys are on the disk.
-    pub(super) fn written(&self, written: &[NewKey]) {
-        if !written.is_empty() {
-            let mut keys = self.write();
-            for new in written {
-                keys.unwritten.remove(&new.id);
-            }
-        }
-    }
-
     /// An unwrapped key; `None` for a subject's that was wrapped by a key of its tenant which is destroyed: numbers
     /// grow, so it is lower than the one the tenant has now.
     fn unwrap(&self, conn: &Connection, row: &StoredKey) -> Result<Option<Found>, StoreError> {
-        let refused = |why: &dyn fmt::Display| damaged_because("a wrapped key", why);
-        let Some(subject) = &row.subject else {
-            let wrapped = MasterWrapped::from_bytes(row.wrapped);
-            let opened = self.in_use().masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped);
-            let opened = opened.map_err(|why| refused(&why))?;
-            return Ok(Some(Found::Tenant(Arc::new(opened))));
-        };
-        self.find(conn, row.tenant, None)?;
-        let tenant = self.read().tenants.get(&row.tenant).cloned();
-        let Some(tenant) = tenant.filter(|tenant| tenant.id() < row.id) else { return Ok(None) };
-        let wrapped = TenantWrapped::from_bytes(row.wrapped);
-        let opened = tenant.unwrap_subject_key(row.id, subject, &wrapped).map_err(|why| refused(&why))?;
-        Ok(Some(Found::Subject(opened)))
+        let Some(subject) = &row.subject else { return Ok(Some(Found::Tenant(self.unwrap_own(row)?))) };
+        let own = self.find_own(conn, row.tenant)?;
+        let Some(own) = own.filter(|own| own.id() < row.id) else { return Ok(None) };
+        let opened = own.unwrap_subject_key(row.id, subject, &TenantWrapped::from_bytes(row.wrapped));
+        Ok(Some(Found::Subject(opened.map_err(|why| damaged_because("a wrapped key", &why))?)))
+    }
+
+    fn unwrap_own(&self, row: &StoredKey) -> Result<Arc<TenantKey>, StoreError> {
+        let wrapped = MasterWrapped::from_bytes(row.wrapped);
+        let opened = self.in_use().masters.unwrap_tenant(row.tenant.raw(), row.id, &wrapped);
+        opened.map(Arc::new).map_err(|why| damaged_because("a wrapped key", &why))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Keys> {
@@ -346,8 +331,9 @@ impl Keys {
         }
     }
 
-    fn keep(&mut self, row: &StoredKey, found: &Found) {
-        if self.destroyed.has(row.tenant, row.id) {
+    /// Keeps what was read, unless some were forgotten since, or it is destroyed.
+    fn keep(&mut self, row: &StoredKey, found: &Found, forgotten: u64) {
+        if self.forgotten != forgotten || self.destroyed.has(row.tenant, row.id) {
             return;
         }
         self.make_room();
@@ -363,7 +349,7 @@ impl Keys {
 
     /// Forgets all but those that nobody could read again.
     fn make_room(&mut self) {
-        if self.by_id.len() < KEPT_MAX {
+        if self.by_id.len().saturating_sub(self.unwritten.len()) < KEPT_MAX {
             return;
         }
         self.forgotten += 1;
@@ -373,28 +359,37 @@ impl Keys {
         self.by_id.retain(|id, _| unwritten.contains_key(id));
     }
 
-    /// A new key; `None` when its tenant's is not here.
-    fn make(&mut self, tenant: TenantId, subject: Option<&Digest>, masters: &Masters) -> Option<Arc<SealingKey>> {
+    /// Whether whoever has this view, and sees no key on the disk that is not in memory, may make one.
+    fn sees_all(&self, view: View) -> bool {
+        view == View::Writers || view == View::Since(self.forgotten)
+    }
+
+    fn make_own(&mut self, tenant: TenantId, masters: &Masters) -> Arc<TenantKey> {
+        let made = Arc::new(TenantKey::generate(self.next(), tenant.raw()));
+        self.add(tenant, None, made.sealing(), *masters.wrap_tenant(&made).as_bytes());
+        self.tenants.insert(tenant, Arc::clone(&made));
+        made
+    }
+
+    fn make_subject(&mut self, own: &TenantKey, tenant: TenantId, subject: &Digest) -> Arc<SealingKey> {
+        let (made, wrapped) = own.new_subject_key(self.next(), subject);
+        self.add(tenant, Some(*subject), &made, *wrapped.as_bytes());
+        self.subjects.insert((tenant, *subject), Arc::clone(&made));
+        made
+    }
+
+    /// The number of a new key, and room for it.
+    fn next(&mut self) -> KeyId {
         self.make_room();
-        let id = KeyId(self.last + 1);
-        let (sealing, wrapped) = match subject {
-            None => {
-                let made = Arc::new(TenantKey::generate(id, tenant.raw()));
-                let sealing = Arc::clone(made.sealing());
-                let wrapped = *masters.wrap_tenant(&made).as_bytes();
-                self.tenants.insert(tenant, made);
-                (sealing, wrapped)
-            }
-            Some(subject) => {
-                let (sealing, wrapped) = self.tenants.get(&tenant)?.new_subject_key(id, subject);
-                self.subjects.insert((tenant, *subject), Arc::clone(&sealing));
-                (sealing, *wrapped.as_bytes())
-            }
-        };
+        self.forget_unclaimed();
         self.last += 1;
-        self.by_id.insert(id, Arc::clone(&sealing));
-        self.unwritten.insert(id, NewKey { id, tenant, subject: subject.copied(), wrapped });
-        Some(sealing)
+        KeyId(self.last)
+    }
+
+    fn add(&mut self, tenant: TenantId, subject: Option<Digest>, key: &Arc<SealingKey>, wrapped: [u8; WRAPPED_BYTES]) {
+        let id = key.id();
+        self.by_id.insert(id, Arc::clone(key));
+        self.unwritten.insert(id, NewKey { id, tenant, subject, wrapped, key: Arc::clone(key) });
     }
 }
 

@@ -102,6 +102,7 @@ impl Caller {
         match self.store.accept(self.session, vec![accepted]).await?.pop() {
             Some(Acceptance::Replayed(first)) => Ok(Answer::Body(String::from_utf8_lossy(&first.body).into_owned())),
             Some(Acceptance::KeyReused) => Ok(Answer::Reused),
+            Some(Acceptance::Unanswered) => Err(StoreError::Busy),
             Some(Acceptance::Fresh) | None => Ok(Answer::Body(mine)),
         }
     }

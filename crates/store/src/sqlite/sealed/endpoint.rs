@@ -9,37 +9,53 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::spot::Field;
-use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{opened, spot, text};
+use super::{Once, opened, spot, text};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
 use crate::number::{micros, stored_micros};
-use crate::row::{Endpoint, EndpointRate, EndpointTls, SigningSecret};
-use crate::sqlite::vault::Vault;
+use crate::row::{Endpoint, EndpointRate, EndpointTls, Idempotency, SigningSecret};
+use crate::sqlite::vault::{NewKey, Vault};
 
 /// What an endpoint's uid is looked up by.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {
     lookups.hash("endpoint's uid", tenant.raw(), uid.as_bytes())
 }
 
-/// The key an endpoint is sealed under: its subject's, else its tenant's.
-pub(in crate::sqlite) fn key_for(
-    conn: &Connection,
-    vault: &Vault,
-    endpoint: &Endpoint,
-) -> Result<Arc<SealingKey>, StoreError> {
-    // Also for a subject's, which it wraps.
-    let own = vault.find_or_make(conn, endpoint.tenant, None)?;
-    match &endpoint.subject {
-        None => Ok(own),
-        Some(subject) => vault.find_or_make(conn, endpoint.tenant, Some(&vault.subject(endpoint.tenant, subject))),
+/// Whose key an endpoint is sealed under: its subject's, else its tenant's.
+pub(in crate::sqlite) fn whose(vault: &Vault, endpoint: &Endpoint) -> (TenantId, Option<Digest>) {
+    let subject = endpoint.subject.as_deref().map(|subject| vault.subject(endpoint.tenant, subject));
+    (endpoint.tenant, subject)
+}
+
+/// What of an endpoint is written under seal, and the keys that go along.
+pub(in crate::sqlite) struct SealedEndpoint {
+    pub(in crate::sqlite) key: Arc<SealingKey>,
+    pub(in crate::sqlite) keys: Vec<NewKey>,
+    pub(in crate::sqlite) settings: Vec<u8>,
+    /// The call it came with, under the endpoint's own key: the answer says what it is.
+    pub(in crate::sqlite) once: Option<Once>,
+}
+
+impl SealedEndpoint {
+    pub(in crate::sqlite) fn new(
+        vault: &Vault,
+        endpoint: &Endpoint,
+        key: &Arc<SealingKey>,
+        once: Option<&Idempotency>,
+    ) -> Self {
+        Self {
+            key: Arc::clone(key),
+            keys: vault.unwritten(endpoint.tenant, key.id()),
+            settings: seal(endpoint, key),
+            once: once.map(|call| vault.seal_once(call, key)),
+        }
     }
 }
 
 /// Seals what its owner chose.
-pub(in crate::sqlite) fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
+fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
     let mut plain = Vec::new();
     let Endpoint { url, policy, uid, subject, description, time_zone, tls, .. } = endpoint;
     pack_text(&mut plain, url);

@@ -1,5 +1,6 @@
 //! One key for whoever it is of, on the disk before what it sealed, and nothing under a destroyed one.
 
+use bytes::Bytes;
 use posthaste_core::id::{Key, MessageId};
 use posthaste_core::time::Timestamp;
 use tempfile::TempDir;
@@ -7,11 +8,14 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::conformance::master_key_of_tests;
-use crate::row::{Acceptance, Accepted, Message, Session};
+use crate::row::{
+    Acceptance, Accepted, Document, DocumentKind, Erase, Filed, FirstAnswer, Idempotency, KeyHash, Message, Session,
+    Whom,
+};
 use crate::sqlite::Sqlite;
 use crate::sqlite::accept::Found;
 use crate::sqlite::request::Request;
-use crate::{Archive, Outbox};
+use crate::{Archive, Erasures, Outbox, Register};
 
 const TENANT: TenantId = TenantId::from_raw(7);
 
@@ -27,7 +31,7 @@ fn message(session: Session, number: u64, subject: Option<&str>) -> Accepted {
 }
 
 fn keys(folder: &TempDir) -> Vec<(i64, i64)> {
-    let conn = Connection::open(folder.path().join("posthaste.db")).expect("the file opens");
+    let conn = connection(folder);
     let mut sql = conn.prepare("SELECT id, tenant FROM data_key ORDER BY id").expect("the table is there");
     sql.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).and_then(Iterator::collect).expect("rows")
 }
@@ -80,7 +84,13 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let store = open(&folder);
     let session = store.open().await.expect("a session").session;
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
-    let late = vec![message(session, 2, Some("user-42"))];
+    let answer = FirstAnswer { status: 202, body: Bytes::from_static(b"it is promised") };
+    let keyed = |number| {
+        let (key, at) = (KeyHash([7; 16]), Timestamp::from_millis(1));
+        let call = Idempotency { tenant: TENANT, key, digest: [1; 32], answer: answer.clone(), at };
+        Accepted { idempotency: Some(call), ..message(session, number, Some("user-42")) }
+    };
+    let late = vec![keyed(2)];
     let (late, sealed, entries) = store.seal(late).await.expect("it seals");
     let old = sealed.messages[0].key;
     let vault = &store.shared.vault;
@@ -103,7 +113,115 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
     assert!(read(1).await.expect("it reads").is_none(), "what the destroyed key sealed is gone");
     assert!(read(2).await.expect("it reads").is_some(), "what came after is sealed under another");
+    let again = store.accept(session, vec![keyed(3)]).await.expect("it accepts");
+    assert_eq!(again, [Acceptance::Replayed(answer)], "and so is its answer");
     store.close().await;
+}
+
+/// As many tenants as there are keys in memory, and a few more.
+fn many() -> impl Iterator<Item = TenantId> {
+    (1_000..1_008 + KEPT_MAX as u64).map(TenantId::from_raw)
+}
+
+fn connection(folder: &TempDir) -> Connection {
+    Connection::open(folder.path().join("posthaste.db")).expect("the file opens")
+}
+
+#[tokio::test]
+async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
+    let (vault, conn) = (&store.shared.vault, connection(&folder));
+    let make = |tenant| vault.find_or_make(&conn, vault.view(), tenant, None).expect("it is made");
+    let in_hand: Vec<_> = many().map(make).collect();
+    assert_eq!(vault.read().unwritten.len(), in_hand.len(), "all of them are waited for");
+    let accepted = store.accept(session, vec![message(session, 2, Some("user-42"))]).await.expect("it accepts");
+    assert_eq!(accepted, [Acceptance::Fresh]);
+    store.close().await;
+    assert_eq!(keys(&folder).len(), 3, "the others were never used");
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    let (vault, conn) = (&store.shared.vault, connection(&folder));
+    let subject = vault.subject(TENANT, "user-42");
+    let make = |tenant, subject| vault.find_or_make(&conn, vault.view(), tenant, subject).expect("it is made");
+    let in_hand = make(TENANT, Some(&subject));
+    many().for_each(|tenant| drop(make(tenant, None)));
+    assert!(vault.read().unwritten.len() <= 1_024, "{} are left", vault.read().unwritten.len());
+    assert!(Arc::ptr_eq(&in_hand, &make(TENANT, Some(&subject))), "somebody may be about to write under it");
+    assert_eq!(vault.unwritten(TENANT, in_hand.id()).len(), 2, "and its tenant's goes along");
+    drop(in_hand);
+    store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
+    store.close().await;
+    assert_eq!(keys(&folder).len(), 3);
+}
+
+#[tokio::test]
+async fn whatever_writes_a_key_down_it_is_known_to_be_on_the_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    for number in 1..=50 {
+        let (kind, tenant) = (DocumentKind::Tenant, TenantId::from_raw(number));
+        let (at, body) = (Timestamp::from_millis(1), Bytes::from_static(b"{}"));
+        let document = Document { kind, id: tenant.0, tenant, name: None, at, body };
+        assert_eq!(store.file(session, document, None).await.expect("it is filed"), Filed::Done);
+    }
+    assert_eq!(store.shared.vault.read().unwritten.len(), 0);
+    store.close().await;
+    assert_eq!(keys(&folder).len(), 51);
+}
+
+#[tokio::test]
+async fn who_sees_keys_of_an_earlier_moment_than_an_erasure_is_told_to_look_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
+    let (vault, conn) = (&store.shared.vault, connection(&folder));
+    let earlier = vault.view();
+    let moment = conn.unchecked_transaction().expect("a read begins");
+    moment.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
+    let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: Timestamp::from_millis(2), by: None };
+    store.erase(session, erase).await.expect("it is erased");
+    let subject = vault.subject(TENANT, "user-42");
+    for view in [earlier, vault.view()] {
+        for subject in [None, Some(&subject)] {
+            let found = vault.find_or_make(&moment, view, TENANT, subject);
+            assert!(matches!(found, Err(StoreError::Busy)), "{view:?}: its key was destroyed");
+        }
+    }
+    drop(moment);
+    let accepted = store.accept(session, vec![message(session, 2, Some("user-42"))]).await.expect("it accepts");
+    assert_eq!(accepted, [Acceptance::Fresh], "under a key of its own");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn nobody_is_given_a_second_key_by_who_does_not_see_the_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder);
+    let session = store.open().await.expect("a session").session;
+    let (vault, conn) = (&store.shared.vault, connection(&folder));
+    let earlier = vault.view();
+    let moment = conn.unchecked_transaction().expect("a read begins");
+    moment.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
+    store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
+    // What makes room does, with so many others.
+    let last = vault.read().last;
+    *vault.write() = Keys { last, forgotten: 1, ..Keys::default() };
+    let found = vault.find_or_make(&moment, earlier, TENANT, None);
+    assert!(matches!(found, Err(StoreError::Busy)), "it is on the disk, and not seen");
+    drop(moment);
+    store.accept(session, vec![message(session, 2, None)]).await.expect("it accepts");
+    store.close().await;
+    assert_eq!(keys(&folder), [(1, -1), (2, 7)]);
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ use endpoint::Kept;
 pub use erasure::ErasedAgain;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
-use request::{Change, Request};
+use request::{Asker, Change, Request};
 use reserve::Reserve;
 use sealer::Sealer;
 use token::Check;
@@ -308,7 +308,18 @@ impl Sqlite {
         rows: usize,
         run: impl FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.writer.ask(|reply| Request::Work { session, rows, work: Box::new(Asked::new(run, reply)) }).await
+        self.writer.ask(|reply| Request::work(session, rows, Asker::Within, Asked::new(run, reply))).await
+    }
+
+    /// The same for something that a caller asks for, who can ask again: it is refused where not even settles find room,
+    /// and not begun when the caller has left.
+    async fn asked_work<T: Send + 'static>(
+        &self,
+        session: Session,
+        rows: usize,
+        run: impl FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.ask(|reply| Request::work(session, rows, Asker::Caller, Asked::new(run, reply))).await
     }
 }
 

@@ -12,7 +12,10 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Accepted, Attempt, Message, NewDelivery, Outbox, Session, Settled, Settlement, StoreError};
+use posthaste_store::{
+    Accepted, Attempt, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register, Session, Settled,
+    Settlement, StoreError,
+};
 use posthaste_testkit::master_key;
 
 use super::Disk;
@@ -150,4 +153,34 @@ async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
     }
     let why = store.stopped().expect("it keeps the reason");
     assert!(why.starts_with("cannot commit: disk I/O error"), "{why}");
+}
+
+#[tokio::test]
+async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_done_later() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = Disk::of(folder.path(), 5).expect("the folder is there");
+    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
+    let session = store.open().await.expect("a fresh store opens").session;
+    store.accept(session, vec![message(session, 0)]).await.expect("there is room");
+    store.arrivals().await;
+    disk.set_room(0);
+    let settle = store.settle(session, vec![delivered(session, &message(session, 0))]);
+    let (tenant, id) = (TenantId::from_raw(9), Key::from_raw(5));
+    let document = Document { kind: DocumentKind::Policy, id, tenant, name: None, at: NOW, body: "{}".into() };
+    let free = async {
+        // Not even the settle finds room.
+        while disk.struck() < 4 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..10 {
+            let refused = store.file(session, document.clone(), None).await;
+            assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
+        }
+        disk.heal();
+    };
+    let both = async { tokio::join!(settle, free) };
+    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is told");
+    assert_eq!(settled.expect("there is room again"), [Settled::Done]);
+    assert_eq!(store.document(DocumentKind::Policy, id).await.expect("it reads"), None, "it was refused");
+    assert_eq!(store.file(session, document, None).await.expect("there is room again"), Filed::Done);
 }

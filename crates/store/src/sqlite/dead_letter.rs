@@ -66,7 +66,7 @@ impl DeadLetters for Sqlite {
             let filter = sealed(conn, &vault, &filter.within(tenant))?;
             purge(conn, tenant, &filter, entries)
         };
-        self.noted_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
+        self.asked_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {

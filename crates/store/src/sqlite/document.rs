@@ -44,14 +44,14 @@ impl Register for Sqlite {
         let name = document.name.as_deref().map(|name| hide(&vault, document.kind, document.tenant, name));
         let sealed = Sealed { name, sealed: sealed::seal_document(&document, &own), key: own, document };
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &sealed, once.as_ref(), entries);
-        match (self.noted_work(session, 1, run).await?, keyed) {
+        match (self.asked_work(session, 1, run).await?, keyed) {
             (Filed::Replayed(answer), Some(keyed)) => Ok(Filed::Replayed(self.open_answer(keyed, answer).await?)),
             (filed, _) => Ok(filed),
         }
     }
 
     async fn unfile(&self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
-        self.noted_work(session, 1, move |conn, entries| {
+        self.asked_work(session, 1, move |conn, entries| {
             let removed = remove(conn, kind, id).map_err(failed("remove a document"))?;
             if let Some(tenant) = removed {
                 entries.push(&Entry::unfiled(kind, id, tenant));

@@ -51,7 +51,7 @@ impl Directory for Sqlite {
         tenant: TenantId,
     ) -> Result<(), StoreError> {
         let note = journal::Entry::Secret { endpoint, tenant, act: SecretAct::Shown };
-        self.noted_work(session, 1, move |_, entries| {
+        self.asked_work(session, 1, move |_, entries| {
             entries.push(&note);
             Ok(())
         })

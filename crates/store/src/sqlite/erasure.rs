@@ -100,7 +100,7 @@ impl Erasures for Sqlite {
         let begin = move |conn: &Connection, entries: &mut Entries| {
             begin(conn, &vault, (erase.tenant, subject.as_ref()), (erase.at, erase.by), entries)
         };
-        let open = self.noted_work(session, 1, begin).await?;
+        let open = self.asked_work(session, 1, begin).await?;
         self.shared.kept.forget_tenant(open.erasure.tenant);
         self.list(&open).await?;
         self.turn(session, open).await?;
@@ -163,7 +163,7 @@ impl Erasures for Sqlite {
             entries.push(&Entry::Exported { tenant, subject: mark, at, by });
             Ok(())
         };
-        self.noted_work(session, 1, note).await
+        self.asked_work(session, 1, note).await
     }
 
     async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {

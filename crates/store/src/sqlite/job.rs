@@ -35,7 +35,7 @@ impl Jobs for Sqlite {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| begin(conn, &vault, &replay, entries);
-        self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await
+        self.asked_work(session, REPLAY_LISTED_MAX / 2, run).await
     }
 
     async fn start_replay_once(
@@ -55,7 +55,7 @@ impl Jobs for Sqlite {
                 begin(conn, &vault, &replay, entries).map(|job| Begun::Now(Box::new(job)))
             }
         };
-        match self.noted_work(session, REPLAY_LISTED_MAX / 2, run).await? {
+        match self.asked_work(session, REPLAY_LISTED_MAX / 2, run).await? {
             Begun::Before(answer) => Ok(Begun::Before(self.open_answer(keyed, answer).await?)),
             begun => Ok(begun),
         }
@@ -75,7 +75,7 @@ impl Jobs for Sqlite {
     }
 
     async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        self.noted_work(session, 1, move |conn, entries| change(conn, id, next, entries)).await
+        self.asked_work(session, 1, move |conn, entries| change(conn, id, next, entries)).await
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {

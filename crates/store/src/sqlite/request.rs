@@ -86,6 +86,7 @@ pub(super) enum Request {
     Work {
         session: Session,
         rows: usize,
+        by: Asker,
         work: Box<dyn Work>,
     },
     /// Something has changed that the writer waits for.
@@ -95,6 +96,15 @@ pub(super) enum Request {
     /// Copies the log into the database and cuts it off; says whether nobody was in the way.
     EmptyLog(Reply<bool>),
     Stop,
+}
+
+/// Who asks for something rare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// The dispatch loop or what keeps the store tidy: a step of something that goes on.
+    Within,
+    /// Somebody who waits for the answer, and can ask again.
+    Caller,
 }
 
 /// Something to write that has no answer but that it is done.
@@ -135,6 +145,11 @@ impl Change {
 }
 
 impl Request {
+    /// Something rare.
+    pub(super) fn work(session: Session, rows: usize, by: Asker, work: impl Work + 'static) -> Self {
+        Self::Work { session, rows, by, work: Box::new(work) }
+    }
+
     /// Rows and payload bytes it writes.
     pub(super) fn weight(&self) -> (usize, usize) {
         match self {
@@ -181,6 +196,21 @@ impl Request {
     /// since the loop can do nothing about a refusal.
     pub(super) fn is_producers(&self) -> bool {
         matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Spread { .. } | Self::Follow { .. })
+    }
+
+    /// Whether a caller waits for it who can ask again: refused where not even settles find room. Held, it would be
+    /// done some day for somebody who has asked ten times since.
+    pub(super) fn is_callers(&self) -> bool {
+        matches!(self, Self::Work { by: Asker::Caller, .. })
+    }
+
+    /// Whether whoever asked for it has left: nothing was promised, and nothing needs to be done.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Work { by: Asker::Caller, work, .. } => work.is_abandoned(),
+            Self::PutEndpoint { reply, .. } => reply.is_closed(),
+            _ => false,
+        }
     }
 
     pub(super) fn doing(&self) -> &'static str {

@@ -13,6 +13,9 @@ pub(super) trait Work: Send {
     /// What it did goes into the journal with the rest of its group.
     fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError>;
 
+    /// Whether nobody waits for its answer.
+    fn is_abandoned(&self) -> bool;
+
     /// Answers its caller, after the commit.
     fn answer(self: Box<Self>, refusal: Option<StoreError>);
 }
@@ -34,6 +37,10 @@ impl<T: Send, F: FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Sen
     fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError> {
         self.done = Some((self.run)(conn, entries)?);
         Ok(())
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
     }
 
     fn answer(self: Box<Self>, refusal: Option<StoreError>) {

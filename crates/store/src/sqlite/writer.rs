@@ -3,8 +3,8 @@
 //!
 //! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
 //! commit nothing is ever written again, since what a failed sync left behind cannot be known. A
-//! full disk is the one exception: its transaction is undone, producers are refused, and everything
-//! else is held here and tried again until there is room.
+//! full disk is the one exception: its transaction is undone, producers are refused, where there is no room at all
+//! other callers too, and everything else is held here and tried again until there is room.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -177,6 +177,10 @@ fn serve(
         if shared.reserve.is_given_up() {
             refuse(waiting, Request::is_producers, &shared.arrivals);
         }
+        if stuck {
+            refuse(waiting, Request::is_callers, &shared.arrivals);
+        }
+        waiting.retain(|request| !request.is_abandoned());
         if stuck && !woken {
             if waiting.iter().any(|request| matches!(request, Request::Stop)) {
                 return Ok(());
@@ -209,7 +213,8 @@ fn serve(
                 // The first time there is the reserve to try with, after that nothing but to wait.
                 if shared.reserve.is_given_up() {
                     shared.reserve.set_stuck();
-                    refuse(waiting, |request| matches!(request, Request::Open { .. }), &shared.arrivals);
+                    let is_asked = |request: &Request| request.is_callers() || matches!(request, Request::Open { .. });
+                    refuse(waiting, is_asked, &shared.arrivals);
                 }
                 shared.reserve.give_up();
                 log.wake();
@@ -226,8 +231,8 @@ fn wake_up(waiting: &mut Vec<Request>) -> bool {
     waiting.len() < before
 }
 
-/// Refuses some of what waits because the disk is full. What remains is what the dispatch loop asks
-/// for, whose own bounds are bounds for us.
+/// Refuses some of what waits because the disk is full. What remains is what the dispatch loop and the store's own
+/// upkeep ask for, whose bounds are bounds for us.
 fn refuse(waiting: &mut Vec<Request>, which: impl Fn(&Request) -> bool, arrivals: &Arrivals) {
     let some: Vec<_> = waiting.extract_if(.., |request| which(request)).collect();
     let refused = (0..some.len()).map(|place| (place, StoreError::Full)).collect();
@@ -249,8 +254,32 @@ fn fitting(waiting: &[Request]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::Outbox;
+    use crate::journal::Entries;
     use crate::sqlite::Sqlite;
+    use crate::sqlite::request::Asker;
+    use crate::sqlite::work::Asked;
+
+    #[tokio::test]
+    async fn what_a_caller_asked_for_who_has_left_is_not_begun() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let session = store.open().await.expect("a session").session;
+        for (by, done) in [(Asker::Caller, 0), (Asker::Within, 1)] {
+            let count = Arc::new(AtomicUsize::new(0));
+            let (reply, answer) = oneshot::channel();
+            drop(answer);
+            let counts = Arc::clone(&count);
+            let run = move |_: &Connection, _: &mut Entries| Ok(counts.fetch_add(1, Ordering::Relaxed));
+            store.writer.send(Request::work(session, 1, by, Asked::new(run, reply))).await.expect("a place");
+            store.work(session, 1, |_| Ok(())).await.expect("it is done after it");
+            assert_eq!(count.load(Ordering::Relaxed), done, "{by:?}");
+        }
+        store.close().await;
+    }
 
     #[tokio::test]
     async fn who_asks_while_the_writer_leaves_is_told() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
+use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_store::{
     Agreed, DocumentKind, ListOrder, OwnRetention, Retention, RetentionPhase, RetentionStep, Session, Store, StoreError,
 };
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::dispatch::Command;
 use crate::dispatch::driver::Handle;
+use crate::dispatch::{Answer, Command};
 use crate::tenants::Tenant;
 
 /// How often there may be something to do.
@@ -88,7 +88,12 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
                 continue;
             }
             let begun = Instant::now();
-            let retained = self.store.retain(self.session, self.retention, self.clock.now(), next).await?;
+            let Some(under_way) = self.under_way(next.phase).await else {
+                step = next.next_phase();
+                continue;
+            };
+            let now = self.clock.now();
+            let retained = self.store.retain(self.session, self.retention, now, next, under_way).await?;
             if !retained.given_up.is_empty() && self.handle.ask(Command::GivenUp(retained.given_up)).await.is_err() {
                 return Ok(());
             }
@@ -99,6 +104,17 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             step = retained.next;
         }
         Ok(())
+    }
+
+    /// What is on its way to receivers, for a step that ends what waits: their answers count. `None` when nobody can say.
+    async fn under_way(&self, phase: RetentionPhase) -> Option<Vec<DeliveryId>> {
+        if phase != RetentionPhase::Pending {
+            return Some(Vec::new());
+        }
+        match self.handle.ask(Command::UnderWay).await {
+            Ok(Answer::UnderWay(under_way)) => Some(under_way),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// Tells the store what was agreed with each tenant, as the tenants' documents have it, if it may not know.

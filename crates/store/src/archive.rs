@@ -103,12 +103,14 @@ pub trait Archive: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Lets go of what was kept for long enough: one small step of a run, which says what the next one
-    /// is. What was pending all that time ends as dead; a payload that somebody needs stays.
+    /// is. What was pending all that time ends as dead, unless the caller has it `under_way`: that ends by itself, or the
+    /// next run meets it. A payload that somebody needs stays.
     fn retain(
         &self,
         session: Session,
         retention: Retention,
         now: Timestamp,
         step: RetentionStep,
+        under_way: Vec<DeliveryId>,
     ) -> impl Future<Output = Result<Retained, StoreError>> + Send;
 }

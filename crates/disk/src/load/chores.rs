@@ -312,7 +312,7 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
         Chore::Retain => {
             let mut next = Some(RetentionStep::START);
             while let Some(step) = next {
-                next = store.retain(session, Retention::default(), NOW, step).await?.next;
+                next = store.retain(session, Retention::default(), NOW, step, Vec::new()).await?.next;
             }
             write!(answer, "retained")
         }

@@ -234,7 +234,8 @@ fn what_the_store_has_given_up_is_not_sent_when_its_pause_ends() {
     rig.send(1, &fifo(7));
     let (retention, start) = (Retention::default(), RetentionStep::START);
     let later = at(2) + retention.history;
-    let retained = rig.store.lock().retain(rig.session, retention, later, start).expect("this session owns the store");
+    let retained =
+        rig.store.lock().retain(rig.session, retention, later, start, &[]).expect("this session owns the store");
     assert_eq!(retained.given_up.len(), 1);
     rig.ask(2, 2, Command::GivenUp(retained.given_up));
     rig.ask(3, 3, Command::Resume(PauseScope::All, None));

@@ -69,7 +69,7 @@ impl<S: Store> Case<S> {
         let mut step = RetentionStep::of(RetentionPhase::Messages);
         let mut removed = 0;
         while step.phase == RetentionPhase::Messages {
-            let retained = self.store.retain(self.session(), Retention::default(), now, step).await;
+            let retained = self.store.retain(self.session(), Retention::default(), now, step, Vec::new()).await;
             let retained = self.done("retain", retained);
             removed += retained.removed;
             step = retained.next.unwrap_or_else(|| self.fail("more phases follow"));

@@ -149,7 +149,7 @@ pub(super) async fn what_expired_longer_ago_than_payloads_are_kept_is_passed_ove
     let week = NOW + Duration::from_secs(8 * 24 * 60 * 60);
     let mut step = Some(RetentionStep::START);
     while let Some(next) = step {
-        let retained = case.store.retain(case.session(), Retention::default(), week, next).await;
+        let retained = case.store.retain(case.session(), Retention::default(), week, next, Vec::new()).await;
         step = case.done("retain", retained).next;
     }
     let what = ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false };

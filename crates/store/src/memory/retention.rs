@@ -81,13 +81,14 @@ impl Memory {
         retention: Retention,
         now: Timestamp,
         step: RetentionStep,
+        under_way: &[DeliveryId],
     ) -> Result<Retained, StoreError> {
         self.guard(session)?;
         let times = Times { retention, now, own: self.own.clone() };
         let mut given_up = Vec::new();
         let removed = match step.phase {
             RetentionPhase::Pending => {
-                given_up = self.give_up(&times);
+                given_up = self.give_up(&times, under_way);
                 given_up.len()
             }
             RetentionPhase::Messages => self.let_messages_go(&times),
@@ -116,7 +117,7 @@ impl Memory {
         removed
     }
 
-    fn give_up(&mut self, times: &Times) -> Vec<DeliveryId> {
+    fn give_up(&mut self, times: &Times, under_way: &[DeliveryId]) -> Vec<DeliveryId> {
         let mut given_up = Vec::new();
         for kept in times.each(|own| own.history) {
             let is_old = |delivery: &Delivery| {
@@ -125,7 +126,8 @@ impl Memory {
             };
             let waits = |delivery: &Delivery| {
                 let shown = self.delivery(delivery.id, times.now).map(|shown| shown.delivery.state);
-                !matches!(delivery.state, State::AwaitingAck { .. }) && shown.is_some_and(|state| !state.is_terminal())
+                let is_sent = matches!(delivery.state, State::AwaitingAck { .. }) || under_way.contains(&delivery.id);
+                !is_sent && shown.is_some_and(|state| !state.is_terminal())
             };
             let state = State::Dead { at: times.now, cause: Cause::Retention };
             let ends: Vec<Delivery> = self

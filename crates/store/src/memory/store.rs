@@ -341,8 +341,9 @@ impl Archive for MemoryStore {
         retention: Retention,
         now: Timestamp,
         step: RetentionStep,
+        under_way: Vec<DeliveryId>,
     ) -> Result<Retained, StoreError> {
-        self.lock().retain(session, retention, now, step)
+        self.lock().retain(session, retention, now, step, &under_way)
     }
 }
 

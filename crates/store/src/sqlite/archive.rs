@@ -1,5 +1,6 @@
 //! [`Archive`] over SQLite: every look is a reader's, and retention the writer's in small steps.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -111,9 +112,11 @@ impl Archive for Sqlite {
         retention: Retention,
         now: Timestamp,
         step: RetentionStep,
+        under_way: Vec<DeliveryId>,
     ) -> Result<Retained, StoreError> {
         let asked = retention::Asked { retention, now, step };
-        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, asked, entries);
+        let under_way: BTreeSet<DeliveryId> = under_way.into_iter().collect();
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, asked, &under_way, entries);
         self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

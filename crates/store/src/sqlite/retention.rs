@@ -9,7 +9,7 @@
 
 pub(super) mod agreed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
@@ -108,11 +108,16 @@ impl Done {
     }
 }
 
-/// Runs one step.
-pub(super) fn step(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Retained, StoreError> {
+/// Runs one step. What is under way is not given up.
+pub(super) fn step(
+    conn: &Connection,
+    asked: Asked,
+    under_way: &BTreeSet<DeliveryId>,
+    entries: &mut Entries,
+) -> Result<Retained, StoreError> {
     let Asked { now, step, .. } = asked;
     let look = match step.phase {
-        RetentionPhase::Pending => give_up(conn, asked, entries)?,
+        RetentionPhase::Pending => give_up(conn, asked, under_way, entries)?,
         RetentionPhase::Messages => messages(conn, asked)?,
         RetentionPhase::History => history(conn, asked, entries)?,
         RetentionPhase::Kept => kept(conn, asked)?,
@@ -143,7 +148,12 @@ pub(super) fn step(conn: &Connection, asked: Asked, entries: &mut Entries) -> Re
 }
 
 /// Ends what has waited for too long, unless something else has ended it already.
-fn give_up(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
+fn give_up(
+    conn: &Connection,
+    asked: Asked,
+    under_way: &BTreeSet<DeliveryId>,
+    entries: &mut Entries,
+) -> Result<Look, StoreError> {
     let doing = failed("look for what has waited too long");
     let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
@@ -171,7 +181,7 @@ fn give_up(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
             done.met(id, false);
             continue;
         }
-        let is_sent = matches!(waiting.state, State::AwaitingAck { .. });
+        let is_sent = matches!(waiting.state, State::AwaitingAck { .. }) || under_way.contains(&waiting.id);
         let ends = !is_sent && !show::state_at(conn, &waiting, asked.now)?.is_terminal();
         done.met(id, !ends);
         if ends {

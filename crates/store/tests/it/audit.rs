@@ -76,7 +76,7 @@ impl Filled {
     async fn retain(&self, from: RetentionPhase, now: Timestamp) -> u64 {
         let (mut next, mut removed) = (Some(RetentionStep::of(from)), 0);
         while let Some(step) = next {
-            let retained = self.store.retain(self.session, Retention::default(), now, step).await;
+            let retained = self.store.retain(self.session, Retention::default(), now, step, Vec::new()).await;
             let retained = retained.expect("the store lets go");
             (next, removed) = (retained.next, removed + retained.removed);
         }

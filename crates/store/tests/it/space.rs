@@ -110,7 +110,8 @@ async fn a_file_shrinks_to_about_what_is_left_in_it() {
     let mut step = Some(RetentionStep::START);
     let mut steps = 0;
     while let Some(next) = step {
-        step = filled.store.retain(filled.session, retention, day(41), next).await.expect("it retains").next;
+        step =
+            filled.store.retain(filled.session, retention, day(41), next, Vec::new()).await.expect("it retains").next;
         steps += 1;
     }
     assert!(steps > 20, "in small steps, not in {steps}");

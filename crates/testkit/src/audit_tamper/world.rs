@@ -200,7 +200,7 @@ impl Retain {
         }
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step {
-            step = store.retain(session, Retention::default(), now, next).await?.next;
+            step = store.retain(session, Retention::default(), now, next, Vec::new()).await?.next;
         }
         Ok(Self { store, session, now })
     }

@@ -202,7 +202,7 @@ impl World {
         }
         let mut step = RetentionStep::of(RetentionPhase::Messages);
         while step.phase == RetentionPhase::Messages {
-            let retained = store.retain(session, Retention::default(), now, step).await?;
+            let retained = store.retain(session, Retention::default(), now, step, Vec::new()).await?;
             step = retained.next.ok_or_else(|| CannotRun("retention ended early".to_owned()))?;
         }
         Ok(())

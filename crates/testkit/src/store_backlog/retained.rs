@@ -46,7 +46,7 @@ async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), Can
     let (mut steps, mut longest) = (0, Duration::ZERO);
     while let Some(step) = next {
         let began = Instant::now();
-        next = store.retain(session, Retention::default(), now, step).await?.next;
+        next = store.retain(session, Retention::default(), now, step, Vec::new()).await?.next;
         longest = longest.max(began.elapsed());
         steps += 1;
     }

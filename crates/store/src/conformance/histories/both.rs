@@ -215,14 +215,20 @@ impl Both {
         let mut removed = [0, 0];
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step {
-            let retained =
-                self.memory.retain(self.session, Retention::default(), now, next).await.expect("memory retains");
+            let retained = self
+                .memory
+                .retain(self.session, Retention::default(), now, next, Vec::new())
+                .await
+                .expect("memory retains");
             (removed[0], step) = (removed[0] + retained.removed, retained.next);
         }
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step {
-            let retained =
-                self.sqlite().retain(self.session, Retention::default(), now, next).await.expect("it retains");
+            let retained = self
+                .sqlite()
+                .retain(self.session, Retention::default(), now, next, Vec::new())
+                .await
+                .expect("it retains");
             (removed[1], step) = (removed[1] + retained.removed, retained.next);
         }
         assert_eq!(removed[0], removed[1], "after {days} days");

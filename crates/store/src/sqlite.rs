@@ -1,9 +1,22 @@
 //! The promise in one SQLite file: the default store.
 //!
-//! One thread writes (`writer`: the group commit; `accept`, `settle`), one empties the log behind it
-//! (`log`), a few read (`reader`, `page`, `show`); nothing touches the file on a runtime
-//! thread. The tables are in
-//! `sqlite/migrations/`, how fields stand in them in `column`.
+//! Nothing touches the file on a runtime thread: a call is prepared where it comes in, asked of a thread, and answered
+//! by one. Where to read:
+//!
+//! - **The threads.** `writer` takes what is asked (`request`, `work`) and runs it in one transaction (`group`); `answers`
+//!   tells everybody, and hands what was accepted to the loop (`arrivals`); `log` empties the log behind the writer;
+//!   `follower` keeps what is derived from the journal; `reader` has those that look; `sealer` seals batches. Each is
+//!   a `thread`.
+//! - **What is written.** `accept` (`idempotency`, `collapse`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
+//!   `breaker`, `endpoint`, `document`, `dead_letter`, `job` and `replay`, `retention`, `erasure` (`erasures_file`,
+//!   `scrub`), and with each commit the `journal`.
+//! - **What is read.** `page` for the loop, `show` and `list` for people, `archive` and `derived` for what was, `signed`
+//!   and `audit` for who wants proof, `backup` for a copy (`reading`).
+//! - **Secrets.** `vault` has the keys, `rotation` the one above them; `sealed` and `seals` say what is under which,
+//!   `token` what a row says of itself.
+//! - **The file.** `folder`, `header`, `schema` and `renew` open it; `column` says how fields stand in its tables, which
+//!   are in `sqlite/migrations/`; `low` saves a start from looking at everything; `reserve`, `fault` and `commits` know
+//!   how the disk is.
 //!
 //! Invariants: an answer is given after its commit is on the disk; a read that begins after an
 //! answer sees what was answered; the folder belongs to one process at a time.

@@ -1,6 +1,5 @@
 //! How fields stand in columns, in which order. The numbers are those of [`crate::number`].
 
-use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId};
 use posthaste_core::time::Timestamp;
@@ -59,13 +58,13 @@ pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
         message: MessageId(stored_key(message)?),
         lane: LaneId(stored_key(get(row, 2)?)?),
         tier: stored_tier(get(row, 3)?)?,
-        state: join(get(row, 4)?, get(row, 5)?, optional_cause(row, 6)?)?,
+        state: join(get(row, 4)?, get(row, 5)?, optional(row, 6, stored_cause)?)?,
         attempts: get(row, 7)?,
         born: Timestamp::from_millis(get(row, 8)?),
         expiry: stored_expiry(get(row, 9)?, get(row, 10)?)?,
         previous_wait: get::<Option<i64>>(row, 11)?.map(stored_micros),
         limited_in_a_row: get(row, 12)?,
-        last_cause: optional_cause(row, 13)?,
+        last_cause: optional(row, 13, stored_cause)?,
         ack_within: get::<Option<i64>>(row, 14)?.map(stored_micros),
         // Known to the owner's memory only: what is recorded has already applied it.
         receipt_kept: false,
@@ -98,6 +97,16 @@ pub(super) fn get<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, StoreErr
     row.get(index).map_err(|source| StoreError::Database { doing: "read a column", source })
 }
 
-fn optional_cause(row: &Row<'_>, index: usize) -> Result<Option<Cause>, StoreError> {
-    get::<Option<i64>>(row, index)?.map(stored_cause).transpose()
+/// Reads one that may be empty.
+pub(super) fn optional<T>(
+    row: &Row<'_>,
+    index: usize,
+    stored: impl FnOnce(i64) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    get::<Option<i64>>(row, index)?.map(stored).transpose()
+}
+
+/// A count or number as a column.
+pub(super) fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

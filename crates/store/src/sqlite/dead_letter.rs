@@ -15,7 +15,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
-use super::column::{cause_number, get, key, stored_cause, stored_key, stored_tier, tier_number};
+use super::column::{cause_number, get, key, number, optional, stored_cause, stored_key, stored_tier, tier_number};
 use super::list::EventType;
 use super::vault::Vault;
 use super::{Sqlite, failed};
@@ -433,20 +433,6 @@ fn stored(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
         at: Timestamp::from_millis(get(row, 9)?),
         replayed_as: optional(row, 10, |column| stored_key(column).map(DeliveryId))?,
     })
-}
-
-/// Reads a column that may be empty.
-pub(super) fn optional<T>(
-    row: &Row<'_>,
-    index: usize,
-    stored: impl FnOnce(i64) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
-    get::<Option<i64>>(row, index)?.map(stored).transpose()
-}
-
-/// A count or number as a column.
-pub(super) fn number(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

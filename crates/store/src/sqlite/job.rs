@@ -14,13 +14,12 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use super::accept::Accept;
 use super::column::{
-    cause_number, get, job_state_number, key, micros, stored_cause, stored_job_state, stored_key, stored_micros,
-    stored_tier, tier_number,
+    cause_number, get, job_state_number, key, micros, number, optional, stored_cause, stored_job_state, stored_key,
+    stored_micros, stored_tier, tier_number,
 };
-use super::dead_letter::{self, number, optional};
 use super::request::Request;
 use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, failed, idempotency, replay, token};
+use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
@@ -218,10 +217,10 @@ fn start_replay(conn: &Connection, asked: &NewReplay, entries: &mut Entries) -> 
 
 /// One job.
 pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreError> {
-    Ok(read(conn, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?.pop())
+    Ok(read(conn, "id = ?1", [key(id.0)])?.pop())
 }
 
-const RUNNING: &str = "state = 0 AND id > ?1 AND ?2 = ?2 ORDER BY id LIMIT ?3";
+const RUNNING: &str = "state = 0 AND id > ?1 ORDER BY id LIMIT ?2";
 const REPLAYS: &str = "id > ?1 AND tenant = ?2 AND kind > 0 ORDER BY id LIMIT ?3";
 const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id DESC LIMIT ?3";
 const EVERY_REPLAY: &str = "id > ?1 AND kind > 0 ORDER BY id LIMIT ?2";
@@ -238,7 +237,7 @@ pub(super) fn list(
     let after = after.map(|id| key(id.0));
     let (before, after) = (after.unwrap_or(i64::MAX), after.unwrap_or(-1));
     match query {
-        JobQuery::Running => read(conn, RUNNING, (after, 0, limit)),
+        JobQuery::Running => read(conn, RUNNING, (after, limit)),
         JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::OldestFirst) => read(conn, REPLAYS, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::NewestFirst) => read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit)),

@@ -9,7 +9,7 @@ use posthaste_core::id::{DeliveryId, JobId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Params};
 
-use super::column::{delivery, delivery_columns, get, key, stored_key};
+use super::column::{delivery, delivery_columns, get, key, number, stored_key};
 use super::list::{Budget, WHOLE_LOOKS};
 use super::vault::Vault;
 use super::{cut, dead_letter, derived, failed, show};
@@ -66,7 +66,7 @@ fn listed(
             "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
         )
         .map_err(&doing)?;
-    let mut rows = sql.query((key(id.0), dead_letter::number(cursor.number), limit)).map_err(&doing)?;
+    let mut rows = sql.query((key(id.0), number(cursor.number), limit)).map_err(&doing)?;
     let mut ids = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
         let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
@@ -124,8 +124,7 @@ impl<'a> Look<'a> {
         let doing = failed("look for what has ended");
         let mut sql = self.conn.prepare_cached(ENDED).map_err(&doing)?;
         let below = key(job.id.0);
-        let mut rows =
-            sql.query((dead_letter::number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
         let (mut owners, mut budget) = (BTreeMap::new(), Budget::new());
         while let Some(row) = rows.next().map_err(&doing)? {
@@ -169,8 +168,7 @@ impl<'a> Look<'a> {
         let doing = failed("look for what an endpoint is missing");
         let mut sql = self.conn.prepare_cached(MESSAGES).map_err(&doing)?;
         let below = key(job.id.0);
-        let mut rows =
-            sql.query((dead_letter::number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
         let mut had = Had { look: self, lane: LaneId::from(missing.endpoint), tail: None };
         let mut budget = Budget::new();

@@ -118,7 +118,14 @@ pub struct Destinations<S> {
     store: Arc<S>,
     targets: TargetRules,
     rules: AllRules<S>,
-    kept: RwLock<IdMap<EndpointId, Arc<Destination>>>,
+    kept: RwLock<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_id: IdMap<EndpointId, Arc<Destination>>,
+    /// How often something was forgotten: what was read before may be out of date.
+    changes: u64,
 }
 
 impl<S: Directory + Register> Destinations<S> {
@@ -152,14 +159,20 @@ impl<S: Directory + Register> Destinations<S> {
 
     /// One as it was last seen, without asking the store.
     pub fn last_seen(&self, id: EndpointId) -> Option<Arc<Destination>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.kept.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
+    }
+
+    /// To be asked before a read of which something is to be kept.
+    fn changes(&self) -> u64 {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner).changes
     }
 
     /// One as it is.
     pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+        let read_at = self.changes();
         let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
-        Ok(Some(self.ready(endpoint, &rules)))
+        Ok(Some(self.ready(read_at, endpoint, &rules)))
     }
 
     /// What the loop needs of one, without making ready the rest of it.
@@ -172,25 +185,29 @@ impl<S: Directory + Register> Destinations<S> {
 
     /// Those of a tenant that take messages; `None` when it has too many to look at all of them here.
     pub async fn of_tenant(&self, tenant: TenantId) -> Result<Option<Vec<Arc<Destination>>>, StoreError> {
+        let read_at = self.changes();
         let endpoints = self.store.endpoints(tenant).await?;
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
             return Ok(None);
         }
         let rules = self.rules.of(tenant).await?;
         let taking = endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
-        Ok(Some(taking.map(|endpoint| self.ready(endpoint, &rules)).collect()))
+        Ok(Some(taking.map(|endpoint| self.ready(read_at, endpoint, &rules)).collect()))
     }
 
     /// Forgets what an endpoint looked like: it has ended or changed.
     pub fn forget(&self, id: EndpointId) {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        kept.changes += 1;
+        kept.by_id.remove(&id);
     }
 
     /// Forgets a tenant's: it, or somebody it knows, was erased.
     pub fn forget_tenant(&self, tenant: TenantId) {
         self.rules.forget(tenant);
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, known| known.endpoint.tenant != tenant);
+        kept.changes += 1;
+        kept.by_id.retain(|_, known| known.endpoint.tenant != tenant);
     }
 
     /// Makes some of a tenant's ready that are not kept: whoever walks all of them must not drive out those in use.
@@ -207,7 +224,9 @@ impl<S: Directory + Register> Destinations<S> {
         Ok(made.collect())
     }
 
-    fn ready(&self, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
+    /// Makes an endpoint ready, and keeps it unless it may be out of date: somebody may have changed it since it was
+    /// read, and be done.
+    fn ready(&self, read_at: u64, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
         if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
         }
@@ -217,17 +236,21 @@ impl<S: Directory + Register> Destinations<S> {
             return ready;
         }
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT_MAX {
-            kept.clear();
+        let is_newer = |known: &Arc<Destination>| known.endpoint.version > ready.endpoint.version;
+        if kept.changes != read_at || kept.by_id.get(&id).is_some_and(is_newer) {
+            return ready;
         }
-        kept.insert(id, Arc::clone(&ready));
+        if kept.by_id.len() >= KEPT_MAX {
+            kept.by_id.clear();
+        }
+        kept.by_id.insert(id, Arc::clone(&ready));
         ready
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::Endpoint;
+    use posthaste_store::{Endpoint, MemoryStore};
 
     use super::*;
 
@@ -249,6 +272,27 @@ mod tests {
         let destination = ready(Endpoint { secrets: vec![kept(None), kept(Some(20)), kept(Some(10))], ..bare() });
         let live = |ms| destination.secrets(Timestamp::from_millis(ms)).count();
         assert_eq!([9, 10, 19, 20, 1_000].map(live), [3, 2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn what_was_read_before_a_change_is_not_kept_after_it() {
+        let destinations =
+            Destinations::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
+        let version = |version| Arc::new(Endpoint { version, ..bare() });
+        let kept = || destinations.last_seen(bare().id).map(|known| known.endpoint.version);
+        let (rules, read_at) = (Arc::default(), destinations.changes());
+        destinations.ready(read_at, version(1), &rules);
+        destinations.ready(read_at, version(2), &rules);
+        assert_eq!(kept(), Some(2));
+        // Two read, and the one who read first is done last.
+        destinations.ready(read_at, version(1), &rules);
+        assert_eq!(kept(), Some(2));
+        // The same, and the change is forgotten in between.
+        destinations.forget(bare().id);
+        destinations.ready(read_at, version(2), &rules);
+        assert_eq!(kept(), None);
+        destinations.ready(destinations.changes(), version(3), &rules);
+        assert_eq!(kept(), Some(3));
     }
 
     #[test]

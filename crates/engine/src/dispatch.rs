@@ -33,7 +33,6 @@ use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
-use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
@@ -322,8 +321,7 @@ impl Dispatch {
         }
         if verdict.cause == Cause::DisableAsked {
             // In force here before the settlement makes it durable.
-            let hold = Hold { why: Why::EndpointDisabled, until: None };
-            self.queue.pause_lane(record.delivery.lane, hold);
+            self.pauses.disable(&mut self.queue, record.delivery.lane);
         }
         let attempt = Attempt {
             number: record.attempts_before.saturating_add(1),
@@ -377,6 +375,7 @@ impl Dispatch {
         let ids = std::mem::take(&mut self.settling);
         assert_eq!(ids.len(), results.len(), "the store answers for every settlement");
         for (id, result) in ids.into_iter().zip(results) {
+            self.pauses.written(id, effects);
             let superseded = self.superseded.remove(&id);
             let recorded = match result {
                 Settled::Done if !superseded => self.queue.recorded(now, id),
@@ -464,6 +463,9 @@ impl Dispatch {
     fn record(&mut self, record: Record, attempt: Option<Attempt>, excerpt: Option<Bytes>) {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
+        }
+        if record.pauses_lane || attempt.is_some_and(|attempt| attempt.cause == Cause::DisableAsked) {
+            self.pauses.decided(record.delivery.id, record.delivery.lane);
         }
         self.counts.recorded(&record.delivery.state);
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt, excerpt });

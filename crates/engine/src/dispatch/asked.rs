@@ -38,6 +38,8 @@ pub enum Command {
     Lane(LaneId),
     /// The rules of a tenant's lanes, or of everybody's, have changed, to those of this number: read them again.
     Rules(Option<TenantId>, u64),
+    /// Answered once every outcome is durable that holds this lane, or disables its endpoint.
+    Recorded(LaneId),
     /// Is an end of this lane still being carried out?
     IsEnding(LaneId),
     /// Which of these lanes are paused?
@@ -123,13 +125,15 @@ impl Dispatch {
             // In force here before it is durable, so that nothing slips out in between.
             Command::Pause(pause) => {
                 self.pause(pause.clone());
-                effects.push(Effect::Store(Call::Pause(pause, ticket)));
+                let scope = pause.scope;
+                self.said_of(scope, Effect::Store(Call::Pause(pause, ticket)), effects);
             }
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope, by) => {
                 // A lane is resumed by whoever enables an endpoint, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    effects.push(Effect::Store(Call::Resume(scope, self.pauses.number(scope), by, ticket)));
+                    let resume = Call::Resume(scope, self.pauses.number(scope), by, ticket);
+                    self.said_of(scope, Effect::Store(resume), effects);
                 } else {
                     effects.push(Effect::Answer(ticket, Answer::Nothing));
                 }
@@ -151,6 +155,9 @@ impl Dispatch {
             Command::Paused(lanes) => {
                 let paused = lanes.iter().map(|lane| self.paused(*lane, now)).collect();
                 effects.push(Effect::Answer(ticket, Answer::Paused(paused)));
+            }
+            Command::Recorded(lane) => {
+                self.pauses.behind_outcomes(lane, Effect::Answer(ticket, Answer::Done), effects);
             }
             Command::IsEnding(lane) => {
                 let answer = if self.sweeper.is_ending(Scope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
@@ -194,6 +201,15 @@ impl Dispatch {
             }
             Command::Watch => effects.push(Effect::Answer(ticket, Answer::Watched(Box::new(self.watched(now))))),
             Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.queue.under_way()))),
+        }
+    }
+
+    /// Somebody says whether a scope is paused. Of a lane that comes behind what its outcomes say: otherwise a resume
+    /// would be on the disk before the pause that it ends.
+    fn said_of(&mut self, scope: PauseScope, said: Effect, effects: &mut Vec<Effect>) {
+        match scope {
+            PauseScope::Lane(lane) => self.pauses.behind_outcomes(lane, said, effects),
+            PauseScope::All | PauseScope::Tenant(_) | PauseScope::Origin(_) => effects.push(said),
         }
     }
 

@@ -1,14 +1,19 @@
 //! What is paused: what was said of it, and which pause of its scope is the latest. The queue knows only that it
 //! holds.
+//!
+//! Invariant: a lane that an outcome holds is held by the same commit as the outcome is written. What somebody says of
+//! the lane after that outcome was decided reaches the store behind it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{PausedBy, Queue};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Pause, PauseScope};
+
+use super::Effect;
 
 /// Counts the pauses of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,10 @@ pub(super) struct Pauses {
     said: BTreeMap<PauseScope, Arc<Pause>>,
     /// Of every scope that was paused: a resume ends those before it was asked for.
     numbers: BTreeMap<PauseScope, PauseNumber>,
+    /// The lanes of outcomes that hold them, and are not written yet.
+    unwritten: BTreeMap<DeliveryId, LaneId>,
+    /// What was asked for meanwhile, in its order.
+    behind: Vec<(LaneId, Effect)>,
 }
 
 impl Pauses {
@@ -34,6 +43,37 @@ impl Pauses {
             PauseScope::Origin(origin) => queue.pause_origin(origin, hold),
         }
         self.said.insert(pause.scope, Arc::new(pause));
+    }
+
+    /// A receiver asked for nothing more: its lane holds before its endpoint is disabled.
+    pub(super) fn disable(&mut self, queue: &mut Queue, lane: LaneId) {
+        self.numbers.entry(PauseScope::Lane(lane)).or_insert(PauseNumber(0)).0 += 1;
+        queue.pause_lane(lane, Hold { why: Why::EndpointDisabled, until: None });
+    }
+
+    /// The outcome of this delivery is to be written, and holds its lane from then on.
+    pub(super) fn decided(&mut self, delivery: DeliveryId, lane: LaneId) {
+        self.unwritten.insert(delivery, lane);
+    }
+
+    /// An outcome is written: what waited for it is done now.
+    pub(super) fn written(&mut self, delivery: DeliveryId, effects: &mut Vec<Effect>) {
+        if let Some(lane) = self.unwritten.remove(&delivery).filter(|lane| !self.is_decided(*lane)) {
+            effects.extend(self.behind.extract_if(.., |(of, _)| *of == lane).map(|(_, effect)| effect));
+        }
+    }
+
+    /// Does this once every outcome is written that holds the lane.
+    pub(super) fn behind_outcomes(&mut self, lane: LaneId, effect: Effect, effects: &mut Vec<Effect>) {
+        if self.is_decided(lane) {
+            self.behind.push((lane, effect));
+        } else {
+            effects.push(effect);
+        }
+    }
+
+    fn is_decided(&self, lane: LaneId) -> bool {
+        self.unwritten.values().any(|of| *of == lane)
     }
 
     /// Lets go, unless somebody has paused it again since.

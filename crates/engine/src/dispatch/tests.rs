@@ -5,6 +5,7 @@ use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::flow::breaker::{Opened, Rule, Soft};
+use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
@@ -276,6 +277,55 @@ fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled()
     rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane), None));
     rig.every_call(6);
     assert_eq!(rig.sent.len(), 2);
+}
+
+#[test]
+fn a_resume_reaches_the_store_behind_the_outcome_that_paused_its_lane() {
+    let mut rig = Rig::new();
+    let lane = lane(Order::Strict, OnDead::Hold);
+    rig.send(1, &lane);
+    rig.send(10, &lane);
+    rig.every_call(1);
+    let (head, scope) = (rig.sent[0], PauseScope::Lane(lane.lane));
+    rig.step(2, finished(head, Cause::NotFound));
+    rig.ask(3, 1, Command::Resume(scope, None));
+    rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));
+    rig.ask(3, 3, Command::Resume(scope, None));
+    // Whichever of those that are under way at once the store takes first.
+    rig.calls.make_contiguous().reverse();
+    rig.every_call(4);
+    assert_eq!(rig.answered, [1, 2, 3].map(|ticket| (Ticket(ticket), Answer::Done)));
+    assert_eq!(rig.sent.len(), 2, "the lane goes on");
+    let mut rig = rig.restart(5);
+    rig.ask(6, 4, Command::Pauses(0, 10));
+    assert_eq!(rig.answered, [(Ticket(4), Answer::Pauses(Vec::new()))], "and after a restart nothing holds it");
+}
+
+#[test]
+fn whoever_enables_an_endpoint_waits_for_the_answer_that_disables_it_to_be_durable() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    rig.send(1, &lane);
+    rig.ask(1, 1, Command::Recorded(lane.lane));
+    assert_eq!(rig.answered, [(Ticket(1), Answer::Done)]);
+    rig.step(2, finished(rig.sent[0], Cause::DisableAsked));
+    rig.ask(3, 2, Command::Recorded(lane.lane));
+    assert_eq!(rig.answered.len(), 1, "it is not durable yet");
+    rig.every_call(4);
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::Done)));
+}
+
+#[test]
+fn a_resume_under_way_does_not_undo_that_a_receiver_asked_for_nothing_more() {
+    let mut rig = Rig::new();
+    let lane = fifo(7);
+    rig.send(1, &lane);
+    let first = rig.sent[0];
+    rig.ask(2, 1, Command::Resume(PauseScope::Lane(lane.lane), None));
+    rig.step(3, finished(first, Cause::DisableAsked));
+    rig.every_call(4);
+    rig.send(10, &lane);
+    assert_eq!(rig.sent, [first], "the next one waits");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::LaneId;
-use posthaste_store::{Erasure, ErasureStep, Erasures, Session, StoreError};
+use posthaste_store::{Erasure, ErasureStep, Erasures, PauseScope, Session, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::dispatch::driver::{Ended, Handle};
 use crate::dispatch::{Answer, Command, EVERYTHING};
+use crate::rest::rest;
 
 /// Erasures that take turns; later ones wait until one of these is done.
 const TURNS_MAX: u32 = 64;
@@ -101,7 +102,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
             }
             let wait = if step.waits { WAIT } else { Duration::ZERO };
             soonest = Some(soonest.map_or(wait, |soonest: Duration| soonest.min(wait)));
-            tokio::time::sleep(begun.elapsed() * YIELD).await;
+            rest(begun.elapsed() * YIELD, stop).await;
         }
         Ok(soonest)
     }
@@ -118,8 +119,13 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
         Ok(step)
     }
 
-    /// Whatever waits for an endpoint that is gone has ended.
+    /// Whatever waits for an endpoint that is gone has ended, and nothing is left that a pause of it could hold.
     async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
-        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased)).await.map(drop)
+        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased)).await?;
+        let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != Answer::Paused(vec![None]);
+        if is_paused {
+            self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
+        }
+        Ok(())
     }
 }

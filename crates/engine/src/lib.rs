@@ -26,6 +26,7 @@ mod outbox;
 mod pending;
 pub mod policies;
 pub mod replays;
+mod rest;
 pub mod rotation;
 pub mod rules;
 mod signer;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::master_key::keeper::{Keeper, NoNewerKey, aside};
+use crate::rest::rest;
 
 /// How much longer than a step the pause after it is.
 const YIELD: u32 = 9;
@@ -104,11 +105,7 @@ impl Rotator {
             let pause = if next == now { AGAIN_AFTER } else { begun.elapsed() * YIELD };
             now = next;
             if now.is_under_way() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(pause) => {}
-                }
+                rest(pause, stop).await;
             }
         }
         if !now.is_under_way() {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::dispatch::driver::Handle;
 use crate::dispatch::{Answer, Command};
+use crate::rest::rest;
 use crate::tenants::Tenant;
 
 /// How often there may be something to do.
@@ -40,7 +41,7 @@ pub(crate) struct Upkeep<S, C> {
 /// Whether the store may know less of what was agreed with tenants than their documents say. At a start it may.
 #[derive(Debug, Default)]
 pub(crate) struct Agreements {
-    is_told: AtomicBool,
+    pub(crate) is_told: AtomicBool,
     /// Whether there are any.
     exist: AtomicBool,
 }
@@ -78,7 +79,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             if !self.store.sweep_dead_letters(self.session).await?.more {
                 break;
             }
-            tokio::time::sleep(begun.elapsed() * YIELD).await;
+            rest(begun.elapsed() * YIELD, stop).await;
         }
         self.agree().await?;
         let mut step = Some(RetentionStep::START);
@@ -99,7 +100,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             }
             let goes_on = retained.next.is_some_and(|step| step.phase == next.phase && step.kept == next.kept);
             if retained.removed > 0 || goes_on {
-                tokio::time::sleep(begun.elapsed() * YIELD).await;
+                rest(begun.elapsed() * YIELD, stop).await;
             }
             step = retained.next;
         }

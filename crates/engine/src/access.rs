@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accept::Once;
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::{Engine, NotDone};
 use crate::tenants::{Made, NotFiled};
 
 /// A key as lists show it: never the key itself.
@@ -266,7 +266,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Revokes a key of a tenant, or of the operators: it admits nobody once this returns. `false` when there
     /// is none.
-    pub async fn revoke_key(&self, tenant: Option<TenantId>, id: Key) -> Result<bool, StoreError> {
+    pub async fn revoke_key(self: &Arc<Self>, tenant: Option<TenantId>, id: Key) -> Result<bool, NotDone> {
+        self.act(|engine| async move { Ok(engine.revoked(tenant, id).await?) }).await?
+    }
+
+    async fn revoked(&self, tenant: Option<TenantId>, id: Key) -> Result<bool, StoreError> {
         let known = self.store.document(DocumentKind::ApiKey, id).await?;
         if known.is_none_or(|known| known.tenant != tenant.unwrap_or(OPERATOR)) {
             return Ok(false);

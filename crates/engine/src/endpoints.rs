@@ -147,14 +147,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
-    pub async fn change_endpoint(&self, wished: Endpoint) -> Result<Endpoint, NotMade> {
+    pub async fn change_endpoint(self: &Arc<Self>, wished: Endpoint) -> Result<Endpoint, NotMade> {
         let wished = self.checked(wished).await?;
-        let put = self.store.put_endpoint(self.session, wished.clone(), None).await?;
-        self.changed(wished, put).await
+        self.act(|engine| async move { engine.put_changed(wished).await }).await?
+    }
+
+    async fn put_changed(&self, endpoint: Endpoint) -> Result<Endpoint, NotMade> {
+        let put = self.store.put_endpoint(self.session, endpoint.clone(), None).await?;
+        self.changed(endpoint, put).await
     }
 
     /// Makes a new secret sign beside those in use, which stop after the overlap, each at its own time at the latest.
-    pub async fn rotate_secret(&self, endpoint: &Endpoint, overlap: Duration) -> Result<Endpoint, NotMade> {
+    pub async fn rotate_secret(self: &Arc<Self>, endpoint: &Endpoint, overlap: Duration) -> Result<Endpoint, NotMade> {
         let now = self.clock.now();
         let newest = endpoint.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
         let new = Secret::generate_for(newest.map(|secret| secret.scheme()).unwrap_or_default());
@@ -165,8 +169,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let old = endpoint.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).take(SECRETS_MAX - 1);
         let secrets = std::iter::once(SigningSecret::lasting(new.reveal().as_str())).chain(old).collect();
         let rotated = Endpoint { secrets, version: endpoint.version + 1, ..endpoint.clone() };
-        let put = self.store.rotate_secret(self.session, rotated.clone()).await?;
-        self.changed(rotated, put).await
+        let rotate = |engine: Arc<Self>| async move {
+            let put = engine.store.rotate_secret(engine.session, rotated.clone()).await?;
+            engine.changed(rotated, put).await
+        };
+        self.act(rotate).await?
     }
 
     async fn changed(&self, endpoint: Endpoint, put: EndpointPut) -> Result<Endpoint, NotMade> {
@@ -189,27 +196,44 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Ends a pause of an endpoint, and whatever disabled it; one that is gone takes messages again.
-    pub async fn enable_endpoint(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+    pub async fn enable_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+        let endpoint = endpoint.clone();
+        self.act(|engine| async move { engine.enabled(endpoint, by).await }).await?
+    }
+
+    async fn enabled(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let lane = LaneId::from(endpoint.id);
+        // An answer that disables it may be on its way to the disk, and is in force already: this comes behind it.
+        self.handle.ask(Command::Recorded(lane)).await?;
+        let is_the_same = |now: &Endpoint| (now.version, &now.status) == (endpoint.version, &endpoint.status);
+        if !self.store.endpoint(endpoint.id).await?.is_some_and(|now| is_the_same(&now)) {
+            return Err(NotMade::Stale);
+        }
         if endpoint.status == EndpointStatus::Gone && self.handle.ask(Command::IsEnding(lane)).await? == Answer::Done {
             return Err(NotMade::StillEnding);
         }
-        let mut enabled = endpoint.clone();
-        if endpoint.status != EndpointStatus::Active {
-            enabled.status = EndpointStatus::Active;
-            enabled.version += 1;
-            let put = self.store.put_endpoint(self.session, enabled.clone(), None).await?;
-            enabled = self.changed(enabled, put).await?;
-        }
+        let enabled = if endpoint.status == EndpointStatus::Active {
+            // What the loop reads again is what was enabled, also where it did not hear of it before.
+            self.handle.ask(Command::Lane(lane)).await?;
+            endpoint
+        } else {
+            let version = endpoint.version + 1;
+            self.put_changed(Endpoint { status: EndpointStatus::Active, version, ..endpoint }).await?
+        };
         self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         Ok(enabled)
     }
 
     /// Deletes an endpoint, and ends what waits for it: how many were ended, and how many may still arrive.
-    pub async fn delete_endpoint(&self, endpoint: &Endpoint) -> Result<(u64, u64), NotDone> {
-        let lane = LaneId::from(endpoint.id);
+    pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint) -> Result<(u64, u64), NotDone> {
+        let id = endpoint.id;
+        self.act(|engine| async move { engine.deleted(id).await }).await?
+    }
+
+    async fn deleted(&self, id: EndpointId) -> Result<(u64, u64), NotDone> {
+        let lane = LaneId::from(id);
         let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted)).await?;
-        self.destinations.forget(endpoint.id);
+        self.destinations.forget(id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
         }

@@ -24,22 +24,22 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::acts::Acts;
+use crate::chores::Chores;
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
 use crate::destination::Destinations;
 use crate::dispatch::driver::{Driver, Ended, Handle};
 use crate::dispatch::{Answer, Command};
-use crate::eraser::{Eraser, Wakes};
-use crate::jobs::JobRunner;
+use crate::eraser::Wakes;
 use crate::master_key::keeper::Keeper;
 use crate::mint::Mint;
 use crate::outbox::Ruled;
 use crate::pending::Pending;
 use crate::rotation::{NotRotated, Rotator};
-use crate::signer::Signer;
 use crate::target::Origin;
-use crate::tenants::{self, Tenants};
-use crate::upkeep::{Agreements, Upkeep};
+use crate::tenants::Tenants;
+use crate::upkeep::Agreements;
 use crate::watch::Watch;
 use crate::webhooks::Webhooks;
 
@@ -86,10 +86,11 @@ pub struct Engine<S, C> {
     pub(crate) pending: Pending,
     pub(crate) access: Access,
     pub(crate) ids: Arc<IdKey>,
-    mint: Mint,
-    new_job: Arc<Notify>,
+    pub(crate) mint: Mint,
+    pub(crate) acts: Acts,
+    pub(crate) new_job: Arc<Notify>,
     pub(crate) erasures: Arc<Wakes>,
-    rotator: Arc<Rotator>,
+    pub(crate) rotator: Arc<Rotator>,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
     /// How long things are kept where nothing else was agreed.
@@ -152,7 +153,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         settings: Settings,
         resolver: Arc<dyn Resolve>,
         stop: CancellationToken,
-    ) -> Result<(Self, impl Future<Output = Result<(), StoreError>> + Send), StoreError> {
+    ) -> Result<(Arc<Self>, impl Future<Output = Result<(), StoreError>> + Send), StoreError> {
         let start = store.open().await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
@@ -175,39 +176,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let dice = Box::new(move || Roll(dice.u64(..)));
         let limits = Limits { origin, ..settings.limits };
         let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), webhooks, clock.clone(), dice);
-        let mint = Mint::of(session.writer);
-        let new_job = Arc::new(Notify::new());
-        let jobs = JobRunner {
-            store: Arc::clone(&store),
-            session,
-            destinations: Arc::clone(&destinations),
-            handle: handle.clone(),
-            clock: clock.clone(),
-            mint: mint.clone(),
-            wake: Arc::clone(&new_job),
-        };
-        let agreements = Arc::new(Agreements::default());
-        let upkeep = Upkeep {
-            store: Arc::clone(&store),
-            session,
-            handle: handle.clone(),
-            retention: settings.retention,
-            clock: clock.clone(),
-            agreements: Arc::clone(&agreements),
-        };
-        let signer = Signer { store: Arc::clone(&store), session, clock: clock.clone() };
-        let erasures = Arc::new(Wakes::default());
-        let eraser = Eraser {
-            store: Arc::clone(&store),
-            session,
-            handle: handle.clone(),
-            clock: clock.clone(),
-            wakes: Arc::clone(&erasures),
-        };
-        let (tenants, access) = (Tenants::default(), Access::new(settings.api_keys));
-        let terms = (Arc::clone(&store), handle.clone());
-        let rotator = Arc::new(Rotator::new(settings.master_key));
-        let (rotates, of, by) = (Arc::clone(&rotator), Arc::clone(&store), clock.clone());
+        let (acts, carrier) = Acts::new();
         let engine = Self {
             store,
             session,
@@ -215,46 +184,35 @@ impl<S: Store, C: Clock> Engine<S, C> {
             handle,
             clock,
             lookup,
-            tenants,
+            tenants: Tenants::default(),
             pending: Pending::default(),
-            access,
+            access: Access::new(settings.api_keys),
             ids,
-            mint,
-            new_job,
-            erasures,
-            rotator,
+            mint: Mint::of(session.writer),
+            acts,
+            new_job: Arc::default(),
+            erasures: Arc::default(),
+            rotator: Arc::new(Rotator::new(settings.master_key)),
             connector: Arc::clone(&connector),
             watch: Watch::default(),
             retention: settings.retention,
-            agreements,
+            agreements: Arc::default(),
         };
+        let chores = Chores::of(&engine, carrier);
         let run = async move {
-            // All the others end with the loop, for whatever reason it ends.
-            let loop_ended = stop.child_token();
+            // The chores end with the loop, for whatever reason it ends.
+            let (chores_end, loop_ended) = (stop.child_token(), CancellationToken::new());
             let dispatch = async {
                 let ended = driver.run(stop).await;
+                chores_end.cancel();
                 loop_ended.cancel();
                 ended
             };
-            let terms = async {
-                if let Err(error) = tenants::tell_of_all(&*terms.0, &terms.1).await {
-                    tracing::warn!(%error, "cannot read what was agreed with tenants; they are equals until changed");
-                }
-            };
-            let (ended, (), (), (), (), (), ()) = tokio::join!(
-                dispatch,
-                terms,
-                jobs.run(loop_ended.clone()),
-                upkeep.run(loop_ended.clone()),
-                eraser.run(loop_ended.clone()),
-                signer.run(loop_ended.clone()),
-                rotates.run(&of, session, &by, loop_ended.clone())
-            );
-            signer.finish().await;
+            let (ended, ()) = tokio::join!(dispatch, chores.run(chores_end.clone(), loop_ended.clone()));
             connector.close().await;
             ended
         };
-        Ok((engine, run))
+        Ok((Arc::new(engine), run))
     }
 
     /// Mints `count` keys in a row and gives the first.

@@ -1,5 +1,6 @@
 //! Erasing: what a person may ask for (L5).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::id::TenantId;
@@ -24,7 +25,13 @@ pub struct Erased {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Erases a subject or a tenant. Once this returns, nothing of it can be read, and nothing is sent but what was in
     /// flight; the rest goes in steps, and [`Engine::erasure`] says how far that is.
-    pub async fn erase(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
+    pub async fn erase(self: &Arc<Self>, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
+        let begun = self.act(|engine| async move { engine.erase_begun(tenant, whom, by).await }).await??;
+        let erasure = self.erasure_done(begun.erasure).await?;
+        Ok(Erased { erasure, ..begun })
+    }
+
+    async fn erase_begun(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
         let subject = match &whom {
             Whom::Subject(subject) => Some(subject.clone()),
             Whom::Tenant => None,
@@ -33,7 +40,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         // way whenever the eraser asks, or was sent before there was anything to erase.
         self.handle.ask(Command::Erased(tenant, subject.clone())).await?;
         let erase = Erase { tenant, whom, at: self.clock.now(), by };
-        let erasure = self.store.erase(self.session, erase).await?;
+        let erasure = {
+            let _alone = self.tenants.changing.lock().await;
+            self.store.erase(self.session, erase).await?
+        };
         // Also where it is a subject: some of the endpoints may have been theirs.
         self.destinations.forget_tenant(tenant);
         if erasure.is_tenant {
@@ -50,7 +60,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             // There is nothing left that it could hold.
             self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), None)).await?;
         }
-        let erasure = self.erasure_done(erasure).await?;
+        self.erasures.new.notify_one();
         Ok(Erased { erasure, in_flight })
     }
 
@@ -67,7 +77,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
             tokio::pin!(done);
             // From here on, so that none is missed between the look and the wait.
             done.as_mut().enable();
-            self.erasures.new.notify_one();
             let now = self.store.erasure(begun.number).await?.unwrap_or(begun);
             if now.done.is_some() || tokio::time::timeout_at(until, done).await.is_err() {
                 return Ok(now);

@@ -6,6 +6,8 @@
 
 pub mod accept;
 pub mod access;
+mod acts;
+mod chores;
 pub mod clock;
 pub mod connector;
 pub mod destination;

@@ -111,7 +111,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Makes a policy, or puts another in its place. What waits goes by it from its next attempt on.
-    pub async fn put_policy(&self, whose: TenantId, name: &str, spec: PolicySpec) -> Result<StoredPolicy, NotPut> {
+    pub async fn put_policy(
+        self: &Arc<Self>,
+        whose: TenantId,
+        name: &str,
+        spec: PolicySpec,
+    ) -> Result<StoredPolicy, NotPut> {
         is_no_preset(name)?;
         Policy::build(&spec).map_err(NotPut::Bad)?;
         for _ in 0..TRIES {
@@ -121,11 +126,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 None => (self.mint(1), self.clock.now()),
             };
             let policy = StoredPolicy { id, tenant: whose, name: name.to_owned(), at, spec: spec.clone() };
-            match self.store.file(self.session, policy.document(), None).await? {
-                Filed::Done => {
-                    self.rules_changed(whose).await?;
-                    return Ok(policy);
-                }
+            let document = policy.document();
+            match self.act(|engine| async move { engine.policy_filed(document).await }).await?? {
+                Filed::Done => return Ok(policy),
                 // Somebody else has made it meanwhile.
                 Filed::NameTaken | Filed::Replayed(_) | Filed::KeyReused => {}
             }
@@ -133,16 +136,29 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Err(NotPut::Stale)
     }
 
+    async fn policy_filed(&self, document: Document) -> Result<Filed, NotPut> {
+        let whose = document.tenant;
+        let filed = self.store.file(self.session, document, None).await?;
+        if filed == Filed::Done {
+            self.rules_changed(whose).await?;
+        }
+        Ok(filed)
+    }
+
     /// Deletes a policy that nobody uses; `false` when there is none. A tenant's may hide the operator's: whoever
     /// uses it goes by that from then on.
-    pub async fn delete_policy(&self, whose: TenantId, name: &str) -> Result<bool, NotPut> {
+    pub async fn delete_policy(self: &Arc<Self>, whose: TenantId, name: &str) -> Result<bool, NotPut> {
         is_no_preset(name)?;
         let Some(policy) = self.policy(whose, name).await? else { return Ok(false) };
         let hides_another = whose != OPERATOR && self.policy(OPERATOR, name).await?.is_some();
         if !hides_another && let Some(user) = self.user_of(&policy).await? {
             return Err(NotPut::InUse(user));
         }
-        let removed = self.store.unfile(self.session, DocumentKind::Policy, policy.id).await?;
+        self.act(|engine| async move { engine.policy_unfiled(whose, policy.id).await }).await?
+    }
+
+    async fn policy_unfiled(&self, whose: TenantId, id: Key) -> Result<bool, NotPut> {
+        let removed = self.store.unfile(self.session, DocumentKind::Policy, id).await?;
         self.rules_changed(whose).await?;
         Ok(removed)
     }

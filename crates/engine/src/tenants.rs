@@ -158,6 +158,9 @@ pub enum NotFiled {
     /// Another one is called so.
     #[error("another one has this uid; choose another, or change that one")]
     NameTaken,
+    /// It has changed since it was read, or is no more.
+    #[error("it was changed by somebody else at the same time; look at it, and ask again")]
+    Stale,
     /// Its key stands for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
@@ -186,7 +189,11 @@ const KEPT_MAX: usize = 16_384;
 
 /// The tenants in use, and how much of its quota each has left.
 #[derive(Debug, Default)]
-pub struct Tenants(Mutex<Kept>);
+pub struct Tenants {
+    kept: Mutex<Kept>,
+    /// One is changed, or erased, at a time: what is filed is made of what is there.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -199,7 +206,7 @@ struct Kept {
 
 impl Tenants {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a message from a tenant's quota, if it has one, and says what is left; else when there will be room for
@@ -284,7 +291,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Makes a tenant.
     pub async fn make_tenant(
-        &self,
+        self: &Arc<Self>,
         uid: Option<String>,
         terms: Terms,
         once: Option<Once<MadeTenant>>,
@@ -293,6 +300,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let tenant = Tenant { id, at, uid, terms };
         let made = MadeTenant { public_id: self.public_id(Kind::Tenant, id.0, at), tenant };
         let once = once.map(|once| self.known_by(OPERATOR, once, &made, at));
+        self.act(|engine| async move { engine.tenant_made(made, once).await }).await?
+    }
+
+    async fn tenant_made(&self, made: MadeTenant, once: Option<Idempotency>) -> Result<Made<MadeTenant>, NotFiled> {
         let made = self.filed(made.tenant.document(), once, made).await?;
         if let Made::Now(made) = &made {
             if made.tenant.terms.retention() != OwnRetention::default() {
@@ -303,11 +314,23 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(made)
     }
 
-    /// Changes what was agreed with a tenant, or what it is called.
-    pub async fn change_tenant(&self, tenant: &Tenant) -> Result<(), NotFiled> {
-        let before = self.tenant(tenant.id).await?.map(|before| before.terms.retention());
-        self.filed(tenant.document(), None, ()).await?;
-        if before != Some(tenant.terms.retention()) {
+    /// Changes what was agreed with a tenant, or what it is called, from what somebody read: of two at the same time
+    /// one is told that it came late.
+    pub async fn change_tenant(self: &Arc<Self>, before: &Tenant, wished: &Tenant) -> Result<(), NotFiled> {
+        let (before, wished) = (before.clone(), wished.clone());
+        self.act(|engine| async move { engine.tenant_changed(&before, &wished).await }).await?
+    }
+
+    async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant) -> Result<(), NotFiled> {
+        {
+            let _alone = self.tenants.changing.lock().await;
+            let is = self.store.document(DocumentKind::Tenant, tenant.id.0).await?.map(Tenant::of).transpose()?;
+            if is.as_ref() != Some(before) {
+                return Err(NotFiled::Stale);
+            }
+            self.filed(tenant.document(), None, ()).await?;
+        }
+        if before.terms.retention() != tenant.terms.retention() {
             self.agreements.changed();
         }
         self.tenants.forget(tenant.id);
@@ -317,7 +340,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The tenant that a server without keys falls back to; made when it is first needed.
-    pub async fn default_tenant(&self) -> Result<Arc<Tenant>, NotFiled> {
+    pub async fn default_tenant(self: &Arc<Self>) -> Result<Arc<Tenant>, NotFiled> {
         if let Some(known) = self.tenant_named(DEFAULT_TENANT).await? {
             return Ok(known);
         }

@@ -66,7 +66,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 #[derive(Debug)]
 pub struct Api<S, C> {
     /// The engine's verbs.
-    pub engine: Engine<S, C>,
+    pub engine: Arc<Engine<S, C>>,
     door: Door,
     ready: AtomicBool,
     request_prefix: u32,
@@ -75,7 +75,7 @@ pub struct Api<S, C> {
 
 impl<S: Store, C: Clock> Api<S, C> {
     /// An API over this engine.
-    pub fn new(engine: Engine<S, C>, door: Door) -> Self {
+    pub fn new(engine: Arc<Engine<S, C>>, door: Door) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
         Self { engine, door, ready: AtomicBool::new(true), request_prefix, served: Served::default() }
     }

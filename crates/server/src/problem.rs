@@ -309,6 +309,7 @@ impl From<NotFiled> for Problem {
     fn from(error: NotFiled) -> Self {
         match error {
             NotFiled::NameTaken => Self::new(Code::NameTaken, error.to_string()),
+            NotFiled::Stale => Self::new(Code::Conflict, error.to_string()),
             NotFiled::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotFiled::Scope(scope) => Self::new(Code::InvalidBody, scope.to_string()),
             NotFiled::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),

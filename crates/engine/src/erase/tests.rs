@@ -41,7 +41,7 @@ impl Resolve for Silence {
     }
 }
 
-type MemoryEngine = Engine<MemoryStore, SystemClock>;
+type MemoryEngine = Arc<Engine<MemoryStore, SystemClock>>;
 
 /// An engine that runs until it is stopped.
 struct Running {

@@ -59,7 +59,7 @@ async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_wai
     assert_eq!((first.wait_after(waits, 1).await, first.wait_after(other, 1).await), (100, 60));
     for tenant in [&follows, &has_own] {
         let changed = Tenant { terms: quick.clone(), ..tenant.clone() };
-        first.engine.change_tenant(&changed).await.expect("it is changed");
+        first.engine.change_tenant(tenant, &changed).await.expect("it is changed");
     }
     assert_eq!(first.wait_after(waits, 2).await, 20, "what waited is decided anew");
     let fresh = first.send(has_own.id).await;

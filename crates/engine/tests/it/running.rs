@@ -35,7 +35,7 @@ impl Resolve for NoResolver {
 
 /// A running engine; what it knows is in the store alone.
 pub(crate) struct Running {
-    pub(crate) engine: Engine<MemoryStore, SystemClock>,
+    pub(crate) engine: Arc<Engine<MemoryStore, SystemClock>>,
     stop: CancellationToken,
     task: JoinSet<Result<(), StoreError>>,
 }

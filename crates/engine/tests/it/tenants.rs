@@ -52,8 +52,8 @@ async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints
     running.wait_after(inside, 1).await;
     assert_eq!(running.engine.now().since(now).as_secs(), 0, "eleven hours east it is open");
     // A window that is lifted holds nothing any more.
-    let lifted = Tenant { terms: Terms { off_peak: None, ..ann.terms.clone() }, ..ann };
-    running.engine.change_tenant(&lifted).await.expect("it is changed");
+    let lifted = Tenant { terms: Terms { off_peak: None, ..ann.terms.clone() }, ..ann.clone() };
+    running.engine.change_tenant(&ann, &lifted).await.expect("it is changed");
     running.wait_after(campaign, 1).await;
     assert!(running.engine.now().since(now) < Duration::from_secs(60));
     running.stop().await;

@@ -14,7 +14,7 @@ use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::rules::Rules;
-use posthaste_engine::tenants::{Hours, Made, MadeTenant, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_engine::tenants::{Hours, Made, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
 use posthaste_store::{FirstAnswer, OPERATOR, Retention, Store, Whom};
 use serde::Serialize;
@@ -31,6 +31,9 @@ use crate::value;
 
 /// Fields of a tenant that are documented and not built.
 const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];
+
+/// A change that met another one is made again; so often, nobody else is that quick.
+const TRIES: u32 = 5;
 
 /// A quota's largest numbers: what a bucket can count.
 const QUOTA_MAX: u64 = 1_000_000;
@@ -99,12 +102,18 @@ pub async fn change<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let before = found(&api, &named).await?;
-    let rules = api.engine.rules(before.id).await?;
-    let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
-    let tenant = Tenant { uid, terms, ..(*before).clone() };
-    api.engine.change_tenant(&tenant).await?;
-    Ok(json(StatusCode::OK, &shown(&api, &tenant)))
+    let mut tries = 0;
+    loop {
+        let before = found(&api, &named).await?;
+        let rules = api.engine.rules(before.id).await?;
+        let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
+        let tenant = Tenant { uid, terms, ..(*before).clone() };
+        tries += 1;
+        match api.engine.change_tenant(&before, &tenant).await {
+            Err(NotFiled::Stale) if tries < TRIES => {}
+            changed => return changed.map(|()| json(StatusCode::OK, &shown(&api, &tenant))).map_err(Problem::from),
+        }
+    }
 }
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with everything it has. Once it answers, its keys admit nobody.

@@ -364,6 +364,28 @@ async fn tenants_are_made_changed_and_listed() {
 }
 
 #[tokio::test]
+async fn of_changes_of_a_tenant_at_the_same_time_none_is_lost() {
+    let server = Server::on_disk(Door::Open).await;
+    let path = "/v1/tenants/default";
+    assert_eq!(server.get("/v1/endpoints").await.status, StatusCode::OK, "the tenant is made when it is needed");
+    let patch = async |body: &str| {
+        let changed = server.call(Method::PATCH, path, body).await;
+        assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+    };
+    for weight in 2..10 {
+        let (region, retention) = (format!("region-{weight}"), format!("{}d", 10 + weight));
+        let weighs = format!(r#"{{"weight": {weight}}}"#);
+        let is_in = format!(r#"{{"region": "{region}"}}"#);
+        let keeps = format!(r#"{{"retention": {{"payload": "{retention}"}}}}"#);
+        tokio::join!(patch(&weighs), patch(&is_in), patch(&keeps));
+        let shown = server.get(path).await;
+        assert_eq!(shown.body["weight"].as_f64(), Some(f64::from(weight)));
+        assert_eq!((shown.text("region"), &shown.body["retention"]["payload"]), (region.as_str(), &retention.into()));
+    }
+    server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
 async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
     let locked = Locked::start().await;
     let body = r#"{"uid": "acme", "quota": {"per_second": 10, "burst": 20, "pending": 1000},

@@ -387,7 +387,7 @@ impl Node {
             Engine::start(Arc::clone(&store), SystemClock::new(), settings, Arc::new(System), stop.clone()).await?;
         let mut task = JoinSet::new();
         task.spawn(run);
-        Ok(Self { store, engine: Arc::new(engine), stop, task })
+        Ok(Self { store, engine, stop, task })
     }
 
     async fn stop(&mut self) -> Result<(), CannotRun> {

@@ -1,0 +1,313 @@
+//! Verbs whose callers hang up at every point at which they could, over a real store.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_core::hold::Why;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
+use posthaste_core::policy::{PolicyDefaults, PolicySpec};
+use posthaste_core::queue::{Explained, Limits};
+use posthaste_core::tier::Tier;
+use posthaste_crypto::LookupKey;
+use posthaste_crypto::keyring::{KeyId, StoreKey};
+use posthaste_crypto::public_id::IdKey;
+use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_store::{
+    Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, Retention, StoreError, Whom,
+};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::accept::{NewMessage, Outcome};
+use crate::access::{MadeKey, NewKey};
+use crate::clock::SystemClock;
+use crate::connector::{self, NoAnswer, Resolve, Roots};
+use crate::endpoints::NewSigning;
+use crate::engine::{Sees, Settings};
+use crate::master_key::{self, Source};
+use crate::tenants::{Made, Tenant, Terms};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Knows nobody: what is sent fails.
+#[derive(Debug)]
+struct NoResolver;
+
+impl Resolve for NoResolver {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
+        Box::pin(async { Err(NoAnswer::Failed) })
+    }
+}
+
+type DiskEngine = Engine<Sqlite, SystemClock>;
+
+/// An engine that runs until it is stopped.
+struct Running {
+    engine: Arc<DiskEngine>,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), StoreError>>,
+}
+
+impl Running {
+    async fn start(store: &Arc<Sqlite>, keys: &StoreKey) -> Self {
+        let settings = Settings {
+            limits: Limits::default(),
+            connector: connector::Settings::default(),
+            roots: Roots::none(),
+            ids: IdKey::from_bytes([7; 16]),
+            lookup: LookupKey::from_bytes([8; 32]),
+            api_keys: keys.api_keys(),
+            seed: 1,
+            master_key: None,
+            retention: Retention::default(),
+            defaults: PolicyDefaults::default(),
+        };
+        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+        let started =
+            Engine::start(Arc::clone(store), SystemClock::new(), settings, Arc::new(NoResolver), stop.clone());
+        let (engine, run) = started.await.expect("a session begins");
+        task.spawn(run);
+        Self { engine, stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.join_all().await;
+    }
+}
+
+fn open(folder: &TempDir) -> Arc<Sqlite> {
+    let ask = |needed: &[_]| master_key::load(&Source::Folder, folder.path(), needed).map_err(|why| why.to_string());
+    Arc::new(Sqlite::open_asking(folder.path(), Bounds::default(), ask).expect("the folder opens"))
+}
+
+fn made<T>(made: Made<T>) -> T {
+    match made {
+        Made::Now(made) => made,
+        Made::Before(_) => panic!("nobody gave a key"),
+    }
+}
+
+/// Something of each kind that an engine remembers.
+#[derive(Clone)]
+struct Things {
+    tenant: Tenant,
+    key: Arc<MadeKey>,
+    endpoint: Endpoint,
+    /// It waits for the endpoint, which is disabled and paused.
+    delivery: DeliveryId,
+}
+
+impl Things {
+    /// Makes them, and has them remembered.
+    async fn make(engine: &Arc<DiskEngine>) -> Self {
+        let terms = Terms { policy: None, ..Terms::default() };
+        let tenant = made(engine.make_tenant(None, terms, None).await.expect("a tenant")).tenant;
+        let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
+        let key = Arc::new(made(engine.make_key(new, None).await.expect("a key")));
+        engine.put_policy(tenant.id, "own", attempts(3)).await.expect("a policy");
+        let wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, engine.now(), "https://example.com/");
+        let made = made(engine.make_endpoint(wished, NewSigning::default(), None).await.expect("an endpoint"));
+        let status = EndpointStatus::Disabled(DisabledBy::Receiver);
+        let disabled = Endpoint { status, version: 1, ..made.endpoint };
+        let endpoint = engine.change_endpoint(disabled).await.expect("it is disabled");
+        engine.pause(Pause::new(PauseScope::Lane(endpoint.id.into()), None)).await.expect("it is paused");
+        let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
+        let delivery = match engine.accept(message).await.expect("it is accepted") {
+            // The first delivery's key follows the message's.
+            Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
+            Outcome::Replayed(_) => panic!("nobody gave a key"),
+        };
+        let things = Self { tenant, key, endpoint, delivery };
+        things.as_told_by(engine).await;
+        things
+    }
+
+    fn lane(&self) -> LaneId {
+        self.endpoint.id.into()
+    }
+
+    /// What an engine says of them.
+    async fn as_told_by(&self, engine: &Arc<DiskEngine>) -> Vec<String> {
+        let admitted = engine.admit(self.key.key.reveal()).await.is_ok();
+        let tenant = engine.tenant(self.tenant.id).await.expect("the store reads");
+        let policy = engine.rules(self.tenant.id).await.expect("the store reads").policy("own");
+        let last_seen = match engine.destinations.last_seen(self.endpoint.id) {
+            Some(seen) => Some(seen),
+            None => engine.destinations.load(self.endpoint.id).await.expect("the store reads"),
+        };
+        let paused = engine.paused(vec![self.lane()]).await.expect("the loop runs");
+        vec![
+            format!("its key admits: {admitted}"),
+            format!("the tenant: {:?}", tenant.map(|tenant| tenant.terms.clone())),
+            format!("its policy: {policy:?}"),
+            format!("its endpoint: {:?}", last_seen.map(|seen| (seen.endpoint.version, seen.endpoint.status))),
+            format!("paused: {:?}", paused.into_iter().flatten().map(|paused| paused.hold.why).collect::<Vec<Why>>()),
+        ]
+    }
+
+    /// Waits until whoever erases them has ended their pause.
+    async fn are_no_longer_paused(&self, engine: &Arc<DiskEngine>) {
+        let paused = async {
+            while engine.paused(vec![self.lane()]).await.expect("the loop runs").iter().any(Option::is_some) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), paused).await.expect("nothing is left that it holds");
+    }
+
+    /// Waits until the loop holds the endpoint no longer.
+    async fn is_let_go(&self, engine: &Arc<DiskEngine>) {
+        let held = async {
+            loop {
+                let view = engine.delivery(Sees::All, self.delivery).await.expect("the store reads");
+                match view.and_then(|view| view.explained) {
+                    Some(Explained::Waits(hold)) if hold.why == Why::EndpointDisabled => {}
+                    _ => return,
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), held).await.expect("what waits for it goes on");
+    }
+}
+
+fn attempts(most: u64) -> PolicySpec {
+    PolicySpec { max_attempts: Some(most), ..PolicySpec::preset("webhook").expect("a preset") }
+}
+
+type Verb = fn(Arc<DiskEngine>, Things) -> BoxFuture<'static, ()>;
+
+/// Every verb that writes to the store and then changes what is in memory.
+const VERBS: [(&str, Verb); 9] = [
+    ("revoke a key", |engine, things| {
+        Box::pin(async move {
+            let id: Key = things.key.known.id;
+            engine.revoke_key(Some(things.tenant.id), id).await.expect("it is revoked");
+        })
+    }),
+    ("change a tenant", |engine, things| {
+        Box::pin(async move {
+            let terms = Terms { weight: 3.0, payload_kept: Some(2 * DAY), ..Terms::default() };
+            let wished = Tenant { terms, ..things.tenant.clone() };
+            engine.change_tenant(&things.tenant, &wished).await.expect("it is changed");
+        })
+    }),
+    ("put a policy", |engine, things| {
+        Box::pin(async move {
+            engine.put_policy(things.tenant.id, "own", attempts(5)).await.expect("it is put");
+        })
+    }),
+    ("delete a policy", |engine, things| {
+        Box::pin(async move {
+            engine.delete_policy(things.tenant.id, "own").await.expect("it is deleted");
+        })
+    }),
+    ("change an endpoint", |engine, things| {
+        Box::pin(async move {
+            let wished = Endpoint { version: 2, max_in_flight: 3, ..things.endpoint };
+            engine.change_endpoint(wished).await.expect("it is changed");
+        })
+    }),
+    ("rotate a secret", |engine, things| {
+        Box::pin(async move {
+            engine.rotate_secret(&things.endpoint, DAY).await.expect("it is rotated");
+        })
+    }),
+    ("enable an endpoint", |engine, things| {
+        Box::pin(async move {
+            engine.enable_endpoint(&things.endpoint, None).await.expect("it is enabled");
+        })
+    }),
+    ("delete an endpoint", |engine, things| {
+        Box::pin(async move {
+            engine.delete_endpoint(&things.endpoint).await.expect("it is deleted");
+        })
+    }),
+    ("erase a tenant", |engine, things| {
+        Box::pin(async move {
+            engine.erase(things.tenant.id, Whom::Tenant, None).await.expect("it is erased");
+        })
+    }),
+];
+
+/// Waits for an answer until so many things have happened, and hangs up with the next one. Whether it was answered.
+async fn hang_up_after(happenings: usize, verb: impl Future<Output = ()>) -> bool {
+    let (mut verb, mut polls) = (pin!(verb), 0);
+    poll_fn(|context| {
+        polls += 1;
+        if polls > happenings {
+            return Poll::Ready(false);
+        }
+        verb.as_mut().poll(context).map(|()| true)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_half_way_leaves_memory_and_store_of_one_mind() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (store, keys) = (open(&folder), StoreKey::generate(KeyId(1)));
+    for (what, verb) in VERBS {
+        let mut happenings = 0;
+        loop {
+            happenings += 1 + happenings / 8;
+            let running = Running::start(&store, &keys).await;
+            let engine = &running.engine;
+            let things = Things::make(engine).await;
+            while !engine.agreements.is_told.load(Ordering::Acquire) {
+                tokio::task::yield_now().await;
+            }
+            let is_answered = hang_up_after(happenings, verb(Arc::clone(engine), things.clone())).await;
+            engine.acts.all_ended().await;
+            let kept = engine.tenant(things.tenant.id).await.expect("the store reads");
+            if kept.is_none() {
+                things.are_no_longer_paused(engine).await;
+            }
+            let told = things.as_told_by(engine).await;
+            if kept.is_some_and(|tenant| tenant.terms.payload_kept.is_some()) {
+                let is_told = engine.agreements.is_told.load(Ordering::Acquire);
+                assert!(!is_told, "{what}, {happenings}: the store is to be told what was agreed");
+            }
+            let now = store.endpoint(things.endpoint.id).await.expect("the store reads");
+            if now.is_some_and(|endpoint| endpoint.status == EndpointStatus::Active) {
+                things.is_let_go(engine).await;
+            }
+            running.end().await;
+            let fresh = Running::start(&store, &keys).await;
+            assert_eq!(told, things.as_told_by(&fresh.engine).await, "{what}, after {happenings} happenings");
+            fresh.end().await;
+            if is_answered {
+                break;
+            }
+        }
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_was_handed_over_ends_before_the_engine_and_nothing_is_handed_over_after_it() {
+    let (acts, carrier) = Acts::new();
+    let (acts, stop) = (Arc::new(acts), CancellationToken::new());
+    let (say, said) = oneshot::channel();
+    let handed = hang_up_after(1, {
+        let acts = Arc::clone(&acts);
+        async move {
+            let act = async move { said.await.expect("it is said") };
+            _ = acts.carry_out(act).await;
+        }
+    });
+    assert!(!tokio::time::timeout(Duration::ZERO, handed).await.unwrap_or(false), "nobody has said anything");
+    stop.cancel();
+    let mut run = pin!(carrier.run(stop));
+    let is_pending = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_pending())).await;
+    assert!(is_pending, "it waits for the act");
+    assert_eq!(acts.carry_out(async {}).await, Err(Ended));
+    say.send(()).expect("the act waits for it");
+    run.await;
+}

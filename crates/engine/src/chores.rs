@@ -1,0 +1,87 @@
+//! What an engine does beside its loop: it carries out acts and jobs, lets go of what was kept for long enough, erases,
+//! signs for the journal and rotates the master key.
+//!
+//! Invariant: none of it outlives the loop for longer than what has begun takes.
+
+use std::sync::Arc;
+
+use posthaste_store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::acts::Carrier;
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::eraser::Eraser;
+use crate::jobs::JobRunner;
+use crate::rotation::Rotator;
+use crate::signer::Signer;
+use crate::tenants;
+use crate::upkeep::Upkeep;
+
+/// Everything that runs beside the loop.
+pub(crate) struct Chores<S, C> {
+    acts: Carrier,
+    jobs: JobRunner<S, C>,
+    upkeep: Upkeep<S, C>,
+    eraser: Eraser<S, C>,
+    signer: Signer<S, C>,
+    rotator: Arc<Rotator>,
+}
+
+impl<S: Store, C: Clock> Chores<S, C> {
+    /// Those of an engine whose acts are carried out by this.
+    pub(crate) fn of(engine: &Engine<S, C>, acts: Carrier) -> Self {
+        let (store, session) = (&engine.store, engine.session);
+        let (handle, clock) = (&engine.handle, &engine.clock);
+        Self {
+            acts,
+            jobs: JobRunner {
+                store: Arc::clone(store),
+                session,
+                destinations: Arc::clone(&engine.destinations),
+                handle: handle.clone(),
+                clock: clock.clone(),
+                mint: engine.mint.clone(),
+                wake: Arc::clone(&engine.new_job),
+            },
+            upkeep: Upkeep {
+                store: Arc::clone(store),
+                session,
+                handle: handle.clone(),
+                retention: engine.retention,
+                clock: clock.clone(),
+                agreements: Arc::clone(&engine.agreements),
+            },
+            eraser: Eraser {
+                store: Arc::clone(store),
+                session,
+                handle: handle.clone(),
+                clock: clock.clone(),
+                wakes: Arc::clone(&engine.erasures),
+            },
+            signer: Signer { store: Arc::clone(store), session, clock: clock.clone() },
+            rotator: Arc::clone(&engine.rotator),
+        }
+    }
+
+    /// Runs until `stop`. Acts are taken until the loop has ended: as long as it answers, they can be carried out.
+    pub(crate) async fn run(self, stop: CancellationToken, loop_ended: CancellationToken) {
+        let Upkeep { store, session, handle, clock, .. } = &self.upkeep;
+        let (store, session, handle, clock) = (Arc::clone(store), *session, handle.clone(), clock.clone());
+        let terms = async {
+            if let Err(error) = tenants::tell_of_all(store.as_ref(), &handle).await {
+                tracing::warn!(%error, "cannot read what was agreed with tenants; they are equals until changed");
+            }
+        };
+        tokio::join!(
+            self.acts.run(loop_ended),
+            terms,
+            self.jobs.run(stop.clone()),
+            self.upkeep.run(stop.clone()),
+            self.eraser.run(stop.clone()),
+            self.signer.run(stop.clone()),
+            self.rotator.run(&store, session, &clock, stop.clone())
+        );
+        self.signer.finish().await;
+    }
+}

@@ -25,17 +25,20 @@ use crate::clock::Clock;
 use crate::destination::{Destination, Destinations};
 use crate::dispatch::driver::Handle;
 use crate::mint::Mint;
+use crate::rest::rest;
 
 /// Endpoints looked at for one chunk of a fan-out: a group commit's worth.
 const CHUNK: u32 = 500;
 /// Payloads read for one chunk of a replay; what does not fit waits for the next.
 const CHUNK_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Jobs that take turns; later ones wait until one of these is done.
-const TURNS_MAX: u32 = 64;
+/// Jobs read at a time; those behind them come next, so that every one has its turn.
+const PAGE: u32 = 64;
 /// For each second of the writer's time that jobs take, others have so many.
 const YIELD: u32 = 4;
 /// How often jobs are looked for that nobody told of: those that somebody resumed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// When a job that could not go on has its next turn; the others go on meanwhile.
+const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// What carries jobs out.
 #[derive(Debug)]
@@ -50,17 +53,26 @@ pub(crate) struct JobRunner<S, C> {
     pub(crate) wake: Arc<Notify>,
 }
 
+/// Whose turn it is.
+#[derive(Debug, Default)]
+struct Turns {
+    /// When each job that has to wait may go on.
+    next: BTreeMap<JobId, Instant>,
+    /// The next round goes on behind these.
+    fan_out: Option<JobId>,
+    replay: Option<JobId>,
+}
+
 impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// Runs until `stop`, or until the store has stopped. A chunk that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        // When each paced job may go on.
-        let mut turns: BTreeMap<JobId, Instant> = BTreeMap::new();
+        let mut turns = Turns::default();
         while !stop.is_cancelled() {
-            let wait = match self.round(&mut turns).await {
+            let wait = match self.round(&mut turns, &stop).await {
                 Ok(wait) => wait,
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a job could not go on; trying again");
+                    tracing::warn!(%error, "the jobs could not be read; trying again");
                     LOOK_EVERY
                 }
             };
@@ -73,34 +85,59 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         }
     }
 
-    /// One chunk of every job whose turn it is; says how long to wait for the next round.
-    async fn round(&self, turns: &mut BTreeMap<JobId, Instant>) -> Result<Duration, StoreError> {
-        let running = self.store.jobs(JobQuery::Running, None, TURNS_MAX).await?;
-        turns.retain(|id, _| running.iter().any(|job| job.id == *id));
-        let mut wait = LOOK_EVERY;
-        for job in running {
-            let begun = Instant::now();
-            if turns.get(&job.id).is_some_and(|turn| *turn > begun) {
-                continue;
-            }
-            let made = match &job.kind {
-                JobKind::FanOut(fan_out) => self.fan_out(&job, fan_out).await?,
-                _ => self.replay(&job).await?,
-            };
-            let yielded = begun.elapsed() * YIELD;
-            turns.insert(job.id, begun + paced(made, job.per_second).max(yielded));
-            tokio::time::sleep(yielded.min(LOOK_EVERY)).await;
-        }
+    /// A chunk of each fan-out whose turn it is, then of one replay; says how long to wait for the next round. What a
+    /// fan-out is to make was promised, so it never waits for more than one chunk of what is made once more.
+    async fn round(&self, turns: &mut Turns, stop: &CancellationToken) -> Result<Duration, StoreError> {
         let now = Instant::now();
-        if let Some(next) = turns.values().min() {
-            wait = wait.min(next.saturating_duration_since(now));
+        turns.next.retain(|_, next| *next > now);
+        let fan_outs = self.store.jobs(JobQuery::FanOuts, turns.fan_out, PAGE).await?;
+        turns.fan_out = behind(&fan_outs);
+        for job in &fan_outs {
+            self.turn(job, turns, stop).await?;
         }
-        Ok(wait)
+        let running = self.store.jobs(JobQuery::Running, turns.replay, PAGE).await?;
+        turns.replay = behind(&running);
+        for job in running.iter().filter(|job| !matches!(job.kind, JobKind::FanOut(_))) {
+            if self.turn(job, turns, stop).await? {
+                turns.replay = Some(job.id);
+                break;
+            }
+        }
+        if turns.fan_out.is_some() || turns.replay.is_some() {
+            return Ok(Duration::ZERO);
+        }
+        let next = turns.next.values().min().map(|next| next.saturating_duration_since(Instant::now()));
+        Ok(next.map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY)))
+    }
+
+    /// Makes the next chunk of a job if its turn has come, and rests; says whether it had. One that cannot go on is no
+    /// reason for the others not to.
+    async fn turn(&self, job: &Job, turns: &mut Turns, stop: &CancellationToken) -> Result<bool, StoreError> {
+        let begun = Instant::now();
+        if stop.is_cancelled() || turns.next.get(&job.id).is_some_and(|next| *next > begun) {
+            return Ok(false);
+        }
+        let made = match &job.kind {
+            JobKind::FanOut(fan_out) => self.fan_out(job, fan_out, stop).await,
+            _ => self.replay(job, stop).await,
+        };
+        let yielded = begun.elapsed() * YIELD;
+        let next = match made {
+            Ok(made) => paced(made, job.per_second).max(yielded),
+            Err(error @ (StoreError::Stopped | StoreError::Fenced { .. })) => return Err(error),
+            Err(error) => {
+                tracing::warn!(job = %job.id, %error, "a job could not go on; trying again");
+                FAILED_AGAIN_AFTER
+            }
+        };
+        turns.next.insert(job.id, begun + next);
+        rest(yielded.min(LOOK_EVERY), stop).await;
+        Ok(true)
     }
 
     /// The next chunk of a large fan-out: the endpoints behind its cursor that were there when it was
     /// accepted and want it now.
-    async fn fan_out(&self, job: &Job, fan_out: &FanOut) -> Result<u64, StoreError> {
+    async fn fan_out(&self, job: &Job, fan_out: &FanOut, stop: &CancellationToken) -> Result<u64, StoreError> {
         let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
         let mut walked = self.store.endpoints_after(job.tenant, after, CHUNK).await?;
         let full = walked.len() == CHUNK as usize;
@@ -108,7 +145,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         walked.retain(|endpoint| endpoint.id.0 < fan_out.message.0);
         let last = !full || walked.len() < CHUNK as usize;
         let to = walked.last().map_or(job.cursor, |endpoint| JobCursor::behind(endpoint.id.raw()));
-        let message = self.store.message(fan_out.message).await?;
+        let (message, without) = self.payload(fan_out.message).await?;
         let wants = |to: &Arc<Destination>| {
             let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
             let audience = message.as_ref().and_then(|message| message.details.as_ref()).map(|said| &said.audience);
@@ -125,9 +162,9 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         };
         let made = deliveries.len() as u64;
         let skipped = if deliveries.is_empty() { wanted.len() as u64 } else { 0 };
-        let skipped = Skips::of(Skip::PayloadGone, skipped);
-        self.spread(Chunk { job: job.id, at: self.clock.now(), from: job.cursor, to, deliveries, skipped, last })
-            .await?;
+        let skipped = Skips::of(without, skipped);
+        let chunk = Chunk { job: job.id, at: self.clock.now(), from: job.cursor, to, deliveries, skipped, last };
+        self.spread(chunk, stop).await?;
         Ok(made)
     }
 
@@ -158,7 +195,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 
     /// The next chunk of a replay: as much of a page as there is room for its payloads.
-    async fn replay(&self, job: &Job) -> Result<u64, StoreError> {
+    async fn replay(&self, job: &Job, stop: &CancellationToken) -> Result<u64, StoreError> {
         let limit = job.per_second.map_or(CHUNK, |pace| pace.clamp(1, CHUNK));
         let Some(page) = self.store.replay_page(job.id, limit).await? else { return Ok(0) };
         let mut chunk = Chunk {
@@ -183,7 +220,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             }
         }
         let made = chunk.deliveries.len() as u64;
-        self.spread(chunk).await?;
+        self.spread(chunk, stop).await?;
         Ok(made)
     }
 
@@ -200,7 +237,10 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Replayable::Missing(message) => message.id,
             Replayable::Not(why) => return Ok(Next::Skip(*why)),
         };
-        let Some(message) = self.carried(job, of, carried).await? else { return Ok(Next::Skip(Skip::PayloadGone)) };
+        let message = match self.carried(job, of, carried).await? {
+            Ok(message) => message,
+            Err(without) => return Ok(Next::Skip(without)),
+        };
         let now = self.clock.now();
         let id = DeliveryId(self.mint.keys(1));
         let compact = if message.compact.is_some() { Compact::Spare } else { Compact::None };
@@ -231,32 +271,51 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(Next::Life(Box::new(Spread { new, message, replays })))
     }
 
-    /// A message of the job's tenant, read once for a chunk.
+    /// A message, and why there is nothing to send without it. One that somebody altered is none of ours: it is passed
+    /// over as a row is that nobody scheduled.
+    async fn payload(&self, id: MessageId) -> Result<(Option<Arc<Message>>, Skip), StoreError> {
+        match self.store.message(id).await {
+            Err(error @ StoreError::Altered { .. }) => {
+                tracing::error!(message = %id, %error, "a message is not sent on");
+                Ok((None, Skip::Quarantined))
+            }
+            found => Ok((found?, Skip::PayloadGone)),
+        }
+    }
+
+    /// A message of the job's tenant, read once for a chunk; else why it is passed over.
     async fn carried(
         &self,
         job: &Job,
         id: MessageId,
         carried: &mut Carried,
-    ) -> Result<Option<Arc<Message>>, StoreError> {
+    ) -> Result<Result<Arc<Message>, Skip>, StoreError> {
         if let Some(known) = carried.messages.get(&id) {
             return Ok(known.clone());
         }
-        let message = self.store.message(id).await?.filter(|found| found.tenant == job.tenant);
+        let (found, without) = self.payload(id).await?;
+        let message = found.filter(|found| found.tenant == job.tenant).ok_or(without);
         carried.bytes += message.as_ref().map_or(0, |message| message.body.len());
         carried.messages.insert(id, message.clone());
         Ok(message)
     }
 
-    async fn spread(&self, chunk: Chunk) -> Result<(), StoreError> {
-        // Stale: somebody paused or cancelled the job meanwhile, and the next round knows.
-        self.store.spread(self.session, chunk).await.map(drop)
+    async fn spread(&self, chunk: Chunk, stop: &CancellationToken) -> Result<(), StoreError> {
+        // What waits for room waits for the loop to fetch, which it does not do for ever. Of a chunk that was under way
+        // nobody needs to hear: the next start goes on where the cursor stands.
+        tokio::select! {
+            biased;
+            // Stale: somebody paused or cancelled the job meanwhile, and the next round knows.
+            spread = self.store.spread(self.session, chunk) => spread.map(drop),
+            () = stop.cancelled() => Ok(()),
+        }
     }
 }
 
 /// What a chunk's deliveries carry.
 #[derive(Default)]
 struct Carried {
-    messages: BTreeMap<MessageId, Option<Arc<Message>>>,
+    messages: BTreeMap<MessageId, Result<Arc<Message>, Skip>>,
     bytes: usize,
 }
 
@@ -307,6 +366,11 @@ pub(crate) async fn meant<S: Directory + Register>(
         }
     }
     Ok(Meant::For(to))
+}
+
+/// Where the jobs behind a page begin, if there may be some.
+fn behind(page: &[Job]) -> Option<JobId> {
+    page.last().map(|last| last.id).filter(|_| page.len() == PAGE as usize)
 }
 
 /// How long a job that made so many waits for its next turn.

@@ -11,7 +11,7 @@ use crate::accept::Once;
 use crate::clock::Clock;
 use crate::engine::{Engine, Sees};
 use crate::jobs::{Meant, meant};
-use crate::tenants::{Made, NotFiled};
+use crate::tenants::Made;
 
 /// Looked at for a count, in pages of this many: whoever waits for it waits for tens of milliseconds.
 const COUNTED_PAGE: u32 = 500;
@@ -19,6 +19,32 @@ const COUNTED_PAGE: u32 = 500;
 const COUNTED_MAX: u64 = 10_000;
 /// Pages that one count reads: a page may be empty.
 const COUNTED_PAGES_MAX: u32 = 50;
+
+/// Replays of one tenant that go on at once; each takes its turn among everybody's.
+pub const RUNNING_MAX: u32 = 16;
+
+/// Why a replay was not begun, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReplayed {
+    /// As many of its tenant's go on as may.
+    #[error("{RUNNING_MAX} replays go on already; wait for one of them, or pause or cancel one")]
+    TooMany,
+    /// Its key stands for another request.
+    #[error("this key was used for another request within the last 24 hours; use a new one")]
+    KeyReused,
+    /// The store could not take it.
+    #[error("the replay could not be made durable")]
+    Store(#[source] StoreError),
+}
+
+impl From<StoreError> for NotReplayed {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::TooMany { what: "replays", .. } => Self::TooMany,
+            error => Self::Store(error),
+        }
+    }
+}
 
 /// A replay to begin.
 #[derive(Clone, Debug)]
@@ -114,7 +140,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             missing.since = Some(missing.since.map_or(known, |since| since.max(known)));
         }
         let AskedReplay { tenant, per_second, reason, .. } = asked.clone();
-        Ok(NewReplay { per_second, reason, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) })
+        let running_max = Some(RUNNING_MAX);
+        Ok(NewReplay { per_second, reason, running_max, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) })
     }
 
     /// What a replay would do, as far as it is worth looking.
@@ -142,8 +169,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(survey)
     }
 
+    /// Whether one more replay of a tenant that was paused may go on. Two that are asked for at once may both: the bound
+    /// is there for the turns of others, to which one more or less is nothing.
+    async fn one_more(&self, tenant: TenantId) -> Result<(), NotReplayed> {
+        let running = self.store.jobs(JobQuery::ReplaysOf(tenant), None, RUNNING_MAX).await?;
+        if running.len() < RUNNING_MAX as usize { Ok(()) } else { Err(NotReplayed::TooMany) }
+    }
+
     /// Gives what is selected another life each, or the first one; survives restarts.
-    pub async fn replay(&self, asked: &AskedReplay) -> Result<Job, StoreError> {
+    pub async fn replay(&self, asked: &AskedReplay) -> Result<Job, NotReplayed> {
         // Dead letters and a list are counted by whoever begins.
         let total = match asked.what {
             ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
@@ -156,7 +190,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The same under a key: whoever asks again is answered as before.
-    pub async fn replay_once(&self, asked: &AskedReplay, once: Once<MadeReplay>) -> Result<Made<MadeReplay>, NotFiled> {
+    pub async fn replay_once(
+        &self,
+        asked: &AskedReplay,
+        once: Once<MadeReplay>,
+    ) -> Result<Made<MadeReplay>, NotReplayed> {
         // What the first caller is answered is kept with the key, before anybody has counted for the job.
         let total = Some(self.survey(asked).await?.total);
         let replay = NewReplay { total, ..self.new_replay(asked).await? };
@@ -171,7 +209,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         match begun {
             Begun::Now(_) => Ok(Made::Now(made)),
             Begun::Before(answer) => Ok(Made::Before(answer)),
-            Begun::KeyReused => Err(NotFiled::KeyReused),
+            Begun::KeyReused => Err(NotReplayed::KeyReused),
         }
     }
 
@@ -181,9 +219,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
-    pub async fn change_job(&self, whose: Sees, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        if self.job(whose, id).await?.is_none() {
-            return Ok(false);
+    pub async fn change_job(&self, whose: Sees, id: JobId, next: JobState) -> Result<bool, NotReplayed> {
+        let Some(job) = self.job(whose, id).await? else { return Ok(false) };
+        if job.state == JobState::Paused && next == JobState::Running {
+            self.one_more(job.tenant).await?;
         }
         let changed = self.store.change_job(self.session, id, next).await?;
         self.tell_of_job();

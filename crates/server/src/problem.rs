@@ -7,6 +7,7 @@ use http::{StatusCode, Uri};
 use posthaste_engine::accept::NotAccepted;
 use posthaste_engine::endpoints::NotMade;
 use posthaste_engine::engine::NotDone;
+use posthaste_engine::replays::NotReplayed;
 use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
 use serde::Serialize;
@@ -73,6 +74,7 @@ codes! {
     TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as there may be";
     EndpointGone "endpoint_gone" CONFLICT "the endpoint is gone";
     Conflict "conflict" CONFLICT "something else is being done to it";
+    TooManyReplays "too_many_replays" TOO_MANY_REQUESTS "as many replays go on as may at once";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
     Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
@@ -88,6 +90,9 @@ const STILL_ENDING_SECONDS: u64 = 60;
 
 /// How soon there may be room again for a tenant's deliveries: some of what waits has ended by then, or nothing has.
 const ROOM_AFTER_SECONDS: u64 = 5;
+
+/// How soon one more replay may find room: a small one is done by then.
+const REPLAY_AGAIN_SECONDS: u64 = 60;
 
 /// One thing that is wrong with a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -301,6 +306,20 @@ impl From<NotMade> for Problem {
             NotMade::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
             NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
             NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
+        }
+    }
+}
+
+impl From<NotReplayed> for Problem {
+    fn from(error: NotReplayed) -> Self {
+        match error {
+            NotReplayed::TooMany => Self::new(Code::TooManyReplays, error.to_string()).after(REPLAY_AGAIN_SECONDS),
+            NotReplayed::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
+            NotReplayed::Store(error) => not_written(
+                &error,
+                "the replay may have begun, nobody can say before the restart; \
+                 look for it in GET /v1/replays before you begin it again",
+            ),
         }
     }
 }

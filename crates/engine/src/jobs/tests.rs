@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::path::Path;
 use std::task::Poll;
 
 use posthaste_core::cause::Cause;
@@ -132,6 +133,26 @@ impl Process {
         }
     }
 
+    /// A message of so many bytes to all of a tenant's.
+    async fn fan_out(&self, tenant: TenantId, bytes: usize) -> JobId {
+        let message = Arc::new(Message { tenant, body: vec![b'1'; bytes].into(), ..self.message() });
+        let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
+        let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
+        _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
+        JobId(message.id.0)
+    }
+
+    /// A message to one endpoint.
+    async fn accept_for(&self, lane: LaneId, message: Message) -> Delivery {
+        let id = DeliveryId(self.mint.keys(1));
+        let delivery = Delivery::queued(id, message.id, lane, Tier::Promotional, Timestamp::from_millis(0));
+        let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
+        let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
+        let accepted = Accepted::new(message, vec![new]);
+        _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
+        delivery
+    }
+
     async fn every_delivery(&self, message: MessageId) -> Vec<Shown> {
         let now = SystemClock::new().now();
         let mut all: Vec<Shown> = Vec::new();
@@ -167,23 +188,21 @@ async fn a_large_fan_out_reaches_each_endpoint_once_however_often_the_process_di
     let process = Process::start(&folder).await;
     let put = (0..2_300).map(|n| process.put_endpoint(if n % 10 == 0 { &["c.*"] } else { &[] }));
     futures_util::future::join_all(put).await;
-    let message = Arc::new(process.message());
-    let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
-    let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
-    _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
+    let id = process.fan_out(TENANT, 2).await;
+    let message = MessageId(id.0);
     process.put_endpoint(&[]).await;
     process.die().await;
 
-    let (process, deaths) = until_done(&folder, JobId(message.id.0)).await;
+    let (process, deaths) = until_done(&folder, id).await;
     assert!(deaths >= 3, "it died {deaths} times only");
-    let deliveries = process.every_delivery(message.id).await;
+    let deliveries = process.every_delivery(message).await;
     let lanes: BTreeMap<LaneId, usize> = deliveries.iter().fold(BTreeMap::new(), |mut lanes, shown| {
         *lanes.entry(shown.delivery.lane).or_default() += 1;
         lanes
     });
     assert_eq!((deliveries.len(), lanes.len()), (2_070, 2_070), "one for each that wants it and was there");
-    assert!(lanes.keys().all(|lane| lane.0 < message.id.0));
-    assert_eq!(process.job(JobId(message.id.0)).await.made, 2_070);
+    assert!(lanes.keys().all(|lane| lane.0 < message.0));
+    assert_eq!(process.job(id).await.made, 2_070);
     process.die().await;
 }
 
@@ -279,6 +298,95 @@ async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints
     process.die().await;
 }
 
+#[tokio::test]
+async fn a_message_that_was_altered_is_passed_over_and_the_jobs_behind_it_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("posthaste.db");
+    let process = Process::start(&folder).await;
+    process.put_endpoint(&[]).await;
+    process.die().await;
+    let before = std::fs::read(&file).expect("the database");
+    let process = Process::start(&folder).await;
+    let altered = process.fan_out(TENANT, 512 * 1024).await;
+    process.die().await;
+    alter_what_is_new(&file, &before);
+
+    let process = Process::start(&folder).await;
+    let behind = process.fan_out(TENANT, 2).await;
+    process.work(300, behind).await;
+    let job = process.job(behind).await;
+    assert_eq!((job.state, job.made, job.skipped.total()), (JobState::Done, 1, 0));
+    let job = process.job(altered).await;
+    assert_eq!((job.state, job.made, job.skipped), (JobState::Done, 0, Skips::of(Skip::Quarantined, 1)));
+    process.die().await;
+}
+
+/// Changes a byte in the middle of what is in the file and was not: most of that is the last message's payload.
+fn alter_what_is_new(file: &Path, before: &[u8]) {
+    const PAGE_BYTES: usize = 4096;
+    let mut now = std::fs::read(file).expect("the database");
+    let is_new = |page: &usize| {
+        let part = |bytes: &[u8]| bytes.get(page * PAGE_BYTES..(page + 1) * PAGE_BYTES).map(<[u8]>::to_vec);
+        part(&now) != part(before)
+    };
+    let new: Vec<usize> = (0..now.len() / PAGE_BYTES).filter(is_new).collect();
+    assert!(new.len() > 100, "the payload is in the file: {new:?}");
+    now[new[new.len() / 2] * PAGE_BYTES + 1_000] ^= 1;
+    std::fs::write(file, now).expect("the database is written");
+}
+
+#[tokio::test]
+async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_its_turn() {
+    const OTHERS: TenantId = TenantId::from_raw(4);
+    const REPLAYS: usize = 70;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let lane = process.put_endpoint_of(TENANT, &[]).await;
+    process.put_endpoint_of(OTHERS, &[]).await;
+    let old = futures_util::future::join_all((0..3 * REPLAYS).map(|_| give_up(&process, lane))).await;
+    let mut replays = Vec::new();
+    for each in old.chunks(3) {
+        let what = ReplayWhat::Listed(each.iter().map(|delivery| delivery.id).collect());
+        let id = JobId(process.mint.keys(1));
+        // Slower than this test.
+        let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
+        let replay = NewReplay { per_second: Some(1), ..replay };
+        process.store.start_replay(process.session, replay).await.expect("a replay begins");
+        replays.push(id);
+    }
+    let (jobs, stop, mut turns) = (process.jobs(), CancellationToken::new(), Turns::default());
+    for _ in 0..REPLAYS {
+        jobs.round(&mut turns, &stop).await.expect("the store works");
+    }
+    for id in &replays {
+        assert_eq!(process.job(*id).await.made, 1, "each has had its turn");
+    }
+    let fan_out = process.fan_out(OTHERS, 2).await;
+    jobs.round(&mut turns, &stop).await.expect("the store works");
+    assert_eq!(process.job(fan_out).await.state, JobState::Done);
+    process.die().await;
+}
+
+#[tokio::test]
+async fn a_chunk_does_not_wait_for_room_when_the_engine_goes_down() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let lane = process.put_endpoint_of(TENANT, &[]).await;
+    let id = process.fan_out(TENANT, 2).await;
+    // As much as may be on its way to a loop that fetches nothing.
+    for _ in 0..4 {
+        let message = Message { body: vec![b'1'; 4_095 * 1_024].into(), ..process.message() };
+        process.accept_for(lane, message).await;
+    }
+    let (jobs, stop, job) = (process.jobs(), CancellationToken::new(), process.job(id).await);
+    let JobKind::FanOut(fan_out) = &job.kind else { panic!("it is a fan-out") };
+    stop.cancel();
+    let made = jobs.fan_out(&job, fan_out, &stop);
+    tokio::time::timeout(Duration::from_secs(30), made).await.expect("it ends").expect("nothing failed");
+    assert_eq!(process.job(id).await, job, "the next start makes it");
+    process.die().await;
+}
+
 #[test]
 fn a_paced_job_waits_for_what_it_made() {
     assert_eq!(paced(50, Some(100)), Duration::from_millis(500));
@@ -288,18 +396,7 @@ fn a_paced_job_waits_for_what_it_made() {
 
 /// Accepts a message and gives its delivery up.
 async fn give_up(process: &Process, lane: LaneId) -> Delivery {
-    let message = process.message();
-    let delivery = Delivery::queued(
-        DeliveryId(process.mint.keys(1)),
-        message.id,
-        lane,
-        Tier::Promotional,
-        Timestamp::from_millis(0),
-    );
-    let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
-    let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
-    let accepted = Accepted::new(message, vec![new]);
-    _ = process.store.accept(process.session, vec![accepted]).await.expect("it is accepted");
+    let delivery = process.accept_for(lane, process.message()).await;
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
     let record = Record {
         delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },

@@ -196,6 +196,31 @@ async fn a_replay_is_paused_resumed_and_cancelled() {
 }
 
 #[tokio::test]
+async fn of_one_tenant_so_many_replays_go_on_at_once() {
+    let given = Given::start().await;
+    // A minute's worth for each of those that are made later: none of them is done before this test is.
+    for _ in 0..60 {
+        assert_eq!(given.server.post("/v1/messages", r#"{"payload": 1}"#).await.status, StatusCode::ACCEPTED);
+    }
+    let slow = async || {
+        let made = given.server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/"}"#).await;
+        let select = format!(r#"{{"missing_for": "{}"}}"#, made.text("id"));
+        given.replay(&format!(r#"{{"select": {select}, "per_second": 1}}"#)).await
+    };
+    let first = slow().await;
+    for _ in 1..16 {
+        assert_eq!(slow().await.status, StatusCode::ACCEPTED);
+    }
+    let refused = slow().await;
+    assert_eq!(refused.problem(), (429, "too_many_replays", ""));
+    assert!(refused.headers.contains_key("retry-after"));
+    let change = async |verb: &str| given.server.post(&format!("/v1/replays/{}/{verb}", first.text("id")), "").await;
+    assert_eq!(change("pause").await.text("state"), "paused");
+    assert_eq!(slow().await.status, StatusCode::ACCEPTED, "one that is paused does not count");
+    assert_eq!(change("resume").await.problem(), (429, "too_many_replays", ""));
+}
+
+#[tokio::test]
 async fn a_replay_that_cannot_be_is_refused_by_name() {
     let given = Given::start().await;
     let never = delivery_of(&given.dead("order.paid").await).replace("dlv_0", "dlv_1");

@@ -15,7 +15,7 @@ use crate::row::{
     Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
     Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
 };
-use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store};
+use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store, StoreError};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 
@@ -238,7 +238,15 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     case.same("found", job.total, Some(Count::Exactly(3)));
     case.same("its pace", job.per_second, Some(7));
     let twin = case.replay(ReplayWhat::Found(filter.clone())).await;
-    case.fan_out().await;
+    let fan_out = JobId(case.fan_out().await.id.0);
+    let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
+    case.same("they all run", running.iter().map(|job| job.id).collect(), vec![job.id, twin.id, fan_out]);
+    let fan_outs = case.done("jobs", case.store.jobs(JobQuery::FanOuts, None, MANY).await);
+    case.same("fan-outs alone", fan_outs.iter().map(|job| job.id).collect(), vec![fan_out]);
+    for (tenant, expected) in [(TENANT, vec![job.id, twin.id]), (TenantId::from_raw(77), Vec::new())] {
+        let replays = case.done("jobs", case.store.jobs(JobQuery::ReplaysOf(tenant), None, MANY).await);
+        case.same("a tenant's replays alone", replays.iter().map(|job| job.id).collect(), expected);
+    }
     for (order, after, expected) in [
         (ListOrder::OldestFirst, None, vec![job.id, twin.id]),
         (ListOrder::OldestFirst, Some(job.id), vec![twin.id]),
@@ -319,7 +327,7 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     let begin = async |digest: u8| {
         let id = JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
-        let replay = NewReplay::new(id, TENANT, NOW, what);
+        let replay = NewReplay { running_max: Some(1), ..NewReplay::new(id, TENANT, NOW, what) };
         let answer = FirstAnswer { status: 202, body: format!("{id}").into() };
         let key = KeyHash([5; 16]);
         let once = Idempotency { tenant: TENANT, key, digest: [digest; 32], answer: answer.clone(), at: NOW };
@@ -329,6 +337,10 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     case.check(matches!(first, Begun::Now(_)), "it begins");
     case.same("the same again", begin(1).await.1, Begun::Before(answer));
     case.same("another request", begin(2).await.1, Begun::KeyReused);
+    let (id, what) = (JobId(case.message(&[]).message.id.0), ReplayWhat::Listed(Vec::new()));
+    let one_more = NewReplay { running_max: Some(1), ..NewReplay::new(id, TENANT, NOW, what) };
+    let refused = case.store.start_replay(case.session(), one_more).await;
+    case.check(matches!(refused, Err(StoreError::TooMany { limit: 1, .. })), "no room for one more");
     let all = case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, 10).await;
     case.same("one of them", case.done("jobs", all).len(), 1);
 }

@@ -118,6 +118,7 @@ impl Memory {
     /// See [`crate::Jobs::start_replay`].
     pub fn start_replay(&mut self, session: Session, replay: &NewReplay) -> Result<Job, StoreError> {
         self.guard(session)?;
+        self.has_room(replay)?;
         let mut job = replay.job(self.dead.last())?;
         match &replay.what {
             ReplayWhat::Found(filter) => {
@@ -133,6 +134,10 @@ impl Memory {
         Ok(job)
     }
 
+    fn has_room(&self, replay: &NewReplay) -> Result<(), StoreError> {
+        replay.has_room(self.jobs(JobQuery::ReplaysOf(replay.tenant), None, u32::MAX).len())
+    }
+
     /// See [`crate::Jobs::start_replay_once`].
     pub fn start_replay_once(
         &mut self,
@@ -144,6 +149,7 @@ impl Memory {
         if let Some(before) = self.known(Some(&once)) {
             return Ok(before.into());
         }
+        self.has_room(replay)?;
         self.remember_call(Some(once), None);
         self.start_replay(session, replay).map(|job| Begun::Now(Box::new(job)))
     }
@@ -157,6 +163,11 @@ impl Memory {
     pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<Job> {
         let asked = |job: &&Job| match query {
             JobQuery::Running => job.state == JobState::Running,
+            JobQuery::FanOuts => job.state == JobState::Running && matches!(job.kind, JobKind::FanOut(_)),
+            JobQuery::ReplaysOf(tenant) => {
+                let is_theirs = job.state == JobState::Running && job.tenant == tenant;
+                is_theirs && !matches!(job.kind, JobKind::FanOut(_))
+            }
             JobQuery::Of(tenant) => job.tenant == tenant,
             JobQuery::Replays(tenant, _) => job.tenant == tenant && !matches!(job.kind, JobKind::FanOut(_)),
             JobQuery::EveryReplay(_) => !matches!(job.kind, JobKind::FanOut(_)),

@@ -186,6 +186,10 @@ impl From<Before> for Begun {
 pub enum JobQuery {
     /// Those that go on, of everybody.
     Running,
+    /// The fan-outs among them.
+    FanOuts,
+    /// A tenant's replays among them.
+    ReplaysOf(TenantId),
     /// A tenant's, whatever became of them.
     Of(TenantId),
     /// A tenant's replays, whatever became of them.

@@ -34,6 +34,8 @@ pub struct NewReplay {
     pub per_second: Option<u32>,
     /// Why, in the words of whoever asked.
     pub reason: Option<String>,
+    /// So many of its tenant's may go on at once; one more is refused.
+    pub running_max: Option<u32>,
 }
 
 /// What a replay takes.
@@ -203,7 +205,15 @@ impl Replayable {
 impl NewReplay {
     /// A replay without a pace or a reason.
     pub const fn new(id: JobId, tenant: TenantId, at: Timestamp, what: ReplayWhat) -> Self {
-        Self { id, tenant, at, what, total: None, per_second: None, reason: None }
+        Self { id, tenant, at, what, total: None, per_second: None, reason: None, running_max: None }
+    }
+
+    /// Whether it may go on beside so many others of its tenant.
+    pub(crate) fn has_room(&self, running: usize) -> Result<(), StoreError> {
+        match self.running_max.map(|most| most as usize) {
+            Some(limit) if running >= limit => Err(StoreError::TooMany { what: "replays", limit }),
+            _ => Ok(()),
+        }
     }
 
     /// Its job, before it has done anything.

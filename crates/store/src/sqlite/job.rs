@@ -33,7 +33,10 @@ const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number,
 impl Jobs for Sqlite {
     async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let run = move |conn: &Connection, entries: &mut Entries| begin(conn, &vault, &replay, entries);
+        let run = move |conn: &Connection, entries: &mut Entries| {
+            has_room(conn, &replay)?;
+            begin(conn, &vault, &replay, entries)
+        };
         self.asked_work(session, REPLAY_LISTED_MAX / 2, run).await
     }
 
@@ -49,6 +52,7 @@ impl Jobs for Sqlite {
         let run = move |conn: &Connection, entries: &mut Entries| match idempotency::known(conn, &vault, Some(&once))? {
             Some(before) => Ok(before.into()),
             None => {
+                has_room(conn, &replay)?;
                 let once = vault.seal_once_as_of_now(conn, &once)?;
                 idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
                 begin(conn, &vault, &replay, entries).map(|job| Begun::Now(Box::new(job)))
@@ -185,6 +189,12 @@ fn sealed(conn: &Connection, vault: &Vault, asked: &NewReplay) -> Result<NewRepl
     Ok(asked)
 }
 
+/// Whether one more replay of its tenant may go on.
+fn has_room(conn: &Connection, asked: &NewReplay) -> Result<(), StoreError> {
+    let Some(most) = asked.running_max else { return Ok(()) };
+    asked.has_room(list(conn, JobQuery::ReplaysOf(asked.tenant), None, most)?.len())
+}
+
 /// Begins a replay.
 fn begin(conn: &Connection, vault: &Vault, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
     let own = vault.own_on_disk(conn, asked.tenant)?;
@@ -221,6 +231,8 @@ pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreErro
 }
 
 const RUNNING: &str = "state = 0 AND id > ?1 ORDER BY id LIMIT ?2";
+const FAN_OUTS: &str = "kind = 0 AND state = 0 AND id > ?1 ORDER BY id LIMIT ?2";
+const RUNNING_REPLAYS: &str = "tenant = ?2 AND state = 0 AND kind > 0 AND id > ?1 ORDER BY id LIMIT ?3";
 const REPLAYS: &str = "id > ?1 AND tenant = ?2 AND kind > 0 ORDER BY id LIMIT ?3";
 const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id DESC LIMIT ?3";
 const EVERY_REPLAY: &str = "id > ?1 AND kind > 0 ORDER BY id LIMIT ?2";
@@ -238,6 +250,8 @@ pub(super) fn list(
     let (before, after) = (after.unwrap_or(i64::MAX), after.unwrap_or(-1));
     match query {
         JobQuery::Running => read(conn, RUNNING, (after, limit)),
+        JobQuery::FanOuts => read(conn, FAN_OUTS, (after, limit)),
+        JobQuery::ReplaysOf(tenant) => read(conn, RUNNING_REPLAYS, (after, key(tenant.0), limit)),
         JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::OldestFirst) => read(conn, REPLAYS, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::NewestFirst) => read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit)),
@@ -506,6 +520,10 @@ mod tests {
     fn jobs_are_listed_by_an_index() {
         let sql = |which| format!("SELECT {COLUMNS} FROM job WHERE {which}");
         assert_eq!(plan(&sql(RUNNING)), "SEARCH job USING INDEX job_running (state=? AND rowid>?)");
+        let by_kind = "SEARCH job USING INDEX job_fan_out (kind=? AND state=? AND rowid>?)";
+        assert_eq!(plan(&sql(FAN_OUTS)), by_kind);
+        let by_tenant = "SEARCH job USING INDEX job_replaying (tenant=? AND state=? AND rowid>?)";
+        assert_eq!(plan(&sql(RUNNING_REPLAYS)), by_tenant);
         for which in [OF_TENANT, REPLAYS] {
             assert_eq!(plan(&sql(which)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
         }

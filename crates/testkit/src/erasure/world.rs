@@ -231,7 +231,8 @@ impl World {
         for tenant in TENANTS {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
-            node.engine.replay(&AskedReplay::new(tenant, ReplayWhat::Listed(ids))).await?;
+            let replay = AskedReplay::new(tenant, ReplayWhat::Listed(ids));
+            node.engine.replay(&replay).await.map_err(|error| CannotRun(error.to_string()))?;
         }
         wait("a replay", || arrived(&self.receivers.refuses) > count).await?;
         letters(&node.store, 2 * count + 1).await?;

@@ -202,7 +202,7 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
     };
     let begun = join_all((0..JOBS).map(|n| store.start_replay(session, replay(n)))).await;
     begun.into_iter().collect::<Result<Vec<_>, _>>()?;
-    for query in [JobQuery::Running, JobQuery::Of(tenant)] {
+    for query in [JobQuery::Running, JobQuery::FanOuts, JobQuery::ReplaysOf(tenant), JobQuery::Of(tenant)] {
         let mut after = None;
         loop {
             let page = pages.read("jobs", || store.jobs(query, after, ROWS)).await?;

@@ -69,7 +69,9 @@ impl Both {
             ask!(self, job(*id));
         }
         let every = JobQuery::EveryReplay(ListOrder::NewestFirst);
-        for query in [JobQuery::Running, JobQuery::Of(TenantId::from_raw(1)), every] {
+        let tenant = TenantId::from_raw(1);
+        let running = [JobQuery::Running, JobQuery::FanOuts, JobQuery::ReplaysOf(tenant)];
+        for query in running.into_iter().chain([JobQuery::Of(tenant), every]) {
             ask!(self, jobs(query, None, 100));
         }
         for delivery in &self.deliveries {

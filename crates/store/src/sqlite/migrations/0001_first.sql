@@ -330,6 +330,8 @@ CREATE TABLE job (
 
 CREATE INDEX job_tenant ON job (tenant);
 CREATE INDEX job_running ON job (state) WHERE state = 0;
+CREATE INDEX job_fan_out ON job (kind, state) WHERE kind = 0 AND state = 0;
+CREATE INDEX job_replaying ON job (tenant, state) WHERE state = 0 AND kind > 0;
 CREATE INDEX job_replay ON job (id) WHERE kind > 0;
 
 -- What jobs passed over, by why.

@@ -30,7 +30,7 @@ mod tests {
         rest(Duration::from_secs(3_600), &stop).await;
         assert_eq!(begun.elapsed().as_secs(), 32);
         let stops = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::advance(Duration::from_secs(1)).await;
             stop.cancel();
         };
         tokio::join!(rest(Duration::from_secs(20), &stop), stops);

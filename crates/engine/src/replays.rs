@@ -3,8 +3,8 @@
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobQuery, JobState, ListOrder,
-    NewReplay, ReplayWhat, Skips, Store, StoreError,
+    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
+    Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
 use crate::accept::Once;
@@ -73,6 +73,8 @@ pub struct MadeReplay {
     pub public_id: String,
     /// Whose, as the world knows them.
     pub tenant: Option<String>,
+    /// The endpoint it speaks of, as the world knows it.
+    pub endpoint: Option<String>,
     /// Its job, before it has done anything.
     pub job: Job,
 }
@@ -113,6 +115,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Sees::Tenant(tenant) => JobQuery::Replays(tenant, order),
         };
         self.store.jobs(query, after, limit).await
+    }
+
+    /// How these deliveries are linked to others by replays, one answer for each.
+    pub async fn lives(&self, ids: Vec<DeliveryId>) -> Result<Vec<Lives>, StoreError> {
+        self.store.lives(ids).await
     }
 
     /// Which of these deliveries a tenant has.
@@ -198,10 +205,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         // What the first caller is answered is kept with the key, before anybody has counted for the job.
         let total = Some(self.survey(asked).await?.total);
         let replay = NewReplay { total, ..self.new_replay(asked).await? };
+        let job = replay.begun()?;
         let made = MadeReplay {
             public_id: self.public_id(Kind::Replay, replay.id.0, replay.at),
             tenant: self.tenant_public_id(asked.tenant).await?,
-            job: replay.begun()?,
+            endpoint: self.endpoint_of(&job).await?,
+            job,
         };
         let once = self.known_by(asked.tenant, once, &made, replay.at);
         let begun = self.store.start_replay_once(self.session, replay, once).await?;
@@ -211,6 +220,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Begun::Before(answer) => Ok(Made::Before(answer)),
             Begun::KeyReused => Err(NotReplayed::KeyReused),
         }
+    }
+
+    /// The endpoint that a replay speaks of, as the world knows it; nothing where it is about several.
+    pub async fn endpoint_of(&self, job: &Job) -> Result<Option<String>, StoreError> {
+        let id = match &job.kind {
+            JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } => filter.endpoint,
+            JobKind::ReplayMissing(missing) => Some(missing.endpoint),
+            JobKind::ReplayListed | JobKind::FanOut(_) => None,
+        };
+        let known = match id {
+            Some(id) => self.endpoint_once(Sees::Tenant(job.tenant), id).await?,
+            None => None,
+        };
+        Ok(known.map(|known| self.public_id(Kind::Endpoint, known.id.0, known.at)))
     }
 
     /// A job of a tenant.

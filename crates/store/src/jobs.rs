@@ -6,7 +6,7 @@ use posthaste_core::id::{DeliveryId, JobId};
 
 use crate::StoreError;
 use crate::row::{
-    Begun, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage, Session,
+    Begun, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage, Session,
 };
 
 /// Remembers jobs and how far they are. A large fan-out begins by [`Outbox::accept`](crate::Outbox::accept).
@@ -63,9 +63,6 @@ pub trait Jobs: Send + Sync + 'static {
     /// Their rows come out of [`Outbox::arrivals`](crate::Outbox::arrivals) as those of an accept do.
     fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send;
 
-    /// What a delivery is the next life of, and its own next life.
-    fn replay_of(
-        &self,
-        id: DeliveryId,
-    ) -> impl Future<Output = Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError>> + Send;
+    /// The lives before and after these deliveries, one answer for each.
+    fn lives(&self, ids: Vec<DeliveryId>) -> impl Future<Output = Result<Vec<Lives>, StoreError>> + Send;
 }

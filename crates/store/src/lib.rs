@@ -66,8 +66,8 @@ pub use row::{
 };
 pub use row::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use row::{
-    Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Missing, NewReplay, ReplayItem,
-    ReplayPage, ReplayWhat, Replayable, Skip, Skips, Spread,
+    Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Lives, MadeBy, Missing, NewReplay,
+    ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips, Spread,
 };
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};

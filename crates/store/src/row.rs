@@ -43,7 +43,9 @@ pub use list::{
     MessageFilter, MessagePage, Name, NamedPage, Pending, Tally, Waiting,
 };
 pub(crate) use replay::Known;
-pub use replay::{Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips};
+pub use replay::{
+    Lives, MadeBy, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips,
+};
 pub use retention::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 

@@ -346,7 +346,7 @@ async fn look<S: Store>(store: &S, messages: &[MessageId]) -> Result<Vec<String>
         let is_there = store.message(*id).await?.is_some();
         lines.push(format!("message {id} {is_there}"));
         for shown in store.deliveries(*id, None, NOW, MANY).await? {
-            let lives = store.replay_of(shown.delivery.id).await?;
+            let lives = store.lives(vec![shown.delivery.id]).await?;
             lines.push(format!("{shown:?} {lives:?}"));
         }
     }

@@ -224,8 +224,8 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
     for delivery in old {
         let deliveries = process.every_delivery(delivery.message).await;
         let ids: Vec<DeliveryId> = deliveries.iter().map(|shown| shown.delivery.id).collect();
-        let lives = process.store.replay_of(delivery.id).await.expect("the store reads");
-        let next = lives.1.expect("it has a next life");
+        let lives = process.store.lives(vec![delivery.id]).await.expect("the store reads");
+        let next = lives[0].next.expect("it has a next life");
         assert_eq!(ids, [delivery.id, next]);
         assert_eq!(deliveries[1].delivery.attempts, 0);
     }

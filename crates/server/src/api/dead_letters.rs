@@ -67,6 +67,8 @@ struct Shown {
     attempts: u16,
     dead_at: String,
     replayed: bool,
+    /// Its next life.
+    replayed_as: Option<String>,
 }
 
 impl Shown {
@@ -88,6 +90,7 @@ impl Shown {
             attempts: letter.attempts,
             dead_at: value::write_time(letter.at),
             replayed: letter.replayed_as.is_some(),
+            replayed_as: letter.replayed_as.map(|next| id(Kind::Delivery, next.0)),
         })
     }
 }

@@ -17,7 +17,7 @@ use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Sees, View};
-use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Store, StoreError};
+use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Lives, Store, StoreError};
 use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
@@ -57,8 +57,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     // Only the loop knows what is being sent.
     views.retain(|view| filter.phase.is_none_or(|asked| phase(view) == asked));
     let accepted = api.engine.accepted_at(views.iter().map(|view| view.shown.delivery.message).collect()).await?;
+    let lives = api.engine.lives(views.iter().map(|view| view.shown.delivery.id).collect()).await?;
     let mut data = Vec::with_capacity(views.len());
-    for (view, accepted_at) in views.iter().zip(accepted) {
+    for ((view, accepted_at), lives) in views.iter().zip(accepted).zip(lives) {
         let delivery = &view.shown.delivery;
         let accepted_at = accepted_at.unwrap_or(delivery.born);
         let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.lane.endpoint()).await? else { continue };
@@ -68,6 +69,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
             tenant: api.engine.tenant_public_id(endpoint.tenant).await?,
             message: id(Kind::Message, delivery.message.0),
             endpoint: Some(endpoints::public_id(&api, &endpoint)),
+            linked: Linked::of(&api, accepted_at, lives),
         };
         data.push(Shown::of(ids, accepted_at, view, view.shown.attempts.len()));
     }
@@ -168,6 +170,7 @@ pub(super) async fn whole<S: Store, C: Clock>(
 ) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
     let endpoint = api.engine.endpoint_once(whose, delivery.lane.endpoint()).await?;
+    let lives = api.engine.lives(vec![delivery.id]).await?;
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
     let ids = Ids {
@@ -178,6 +181,7 @@ pub(super) async fn whole<S: Store, C: Clock>(
         },
         message: id(Kind::Message, delivery.message.0),
         endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
+        linked: Linked::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
     };
     let attempt = |one: &Attempt| {
         // What a receiver answers is no more to be trusted to be text than to be anything else.
@@ -205,6 +209,35 @@ struct Ids {
     message: String,
     /// Nothing where it is gone.
     endpoint: Option<String>,
+    linked: Linked,
+}
+
+/// What replays have to do with a delivery.
+#[derive(Serialize)]
+struct Linked {
+    /// When it was made: with its message, or by a replay.
+    created_at: String,
+    /// Whose next life it is.
+    replay_of: Option<String>,
+    /// Its own next life.
+    replayed_as: Option<String>,
+    /// The replay that made it.
+    replay: Option<String>,
+}
+
+impl Linked {
+    fn of<S: Store, C: Clock>(api: &Api<S, C>, accepted_at: Timestamp, lives: Lives) -> Self {
+        let Lives { before, next, made } = lives;
+        // All lives are of one message, whose time their ids carry.
+        let id = |life: DeliveryId| api.engine.public_id(Kind::Delivery, life.0, accepted_at);
+        let asked = made.and_then(|made| made.asked.map(|asked| (made.job, asked)));
+        Self {
+            created_at: value::write_time(made.map_or(accepted_at, |made| made.at)),
+            replay_of: before.map(id),
+            replayed_as: next.map(id),
+            replay: asked.map(|(job, asked)| api.engine.public_id(Kind::Replay, job.0, asked)),
+        }
+    }
 }
 
 /// A delivery: alone with its attempts, in a list with how many there were.
@@ -221,6 +254,8 @@ pub(super) struct Shown<A> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cause_detail: Option<String>,
     accepted_at: String,
+    #[serde(flatten)]
+    linked: Linked,
     expires_at: Option<String>,
     sent_at: Option<String>,
     delivered_at: Option<String>,
@@ -253,7 +288,7 @@ pub(super) struct Waiting {
 
 impl<A> Shown<A> {
     fn of(ids: Ids, accepted_at: Timestamp, view: &View, attempts: A) -> Self {
-        let Ids { id, tenant, message, endpoint } = ids;
+        let Ids { id, tenant, message, endpoint, linked } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
             Life::Delivered { at } => (Some(at), None),
@@ -271,6 +306,7 @@ impl<A> Shown<A> {
             cause: cause(view),
             cause_detail: None,
             accepted_at: value::write_time(accepted_at),
+            linked,
             expires_at: delivery.expiry.at().map(value::write_time),
             sent_at: sent_at.map(value::write_time),
             delivered_at: delivered_at.map(value::write_time),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
+use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
+use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::Once;
@@ -62,7 +64,8 @@ pub async fn make<S: Store, C: Clock>(
 
 /// What is answered under a key, now and again.
 fn answer(made: &MadeReplay) -> FirstAnswer {
-    let shown = Shown::at(made.job.at, made.public_id.clone(), made.tenant.clone(), &made.job);
+    let ids = Ids { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
+    let shown = Shown::at(made.job.at, ids, &made.job);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
@@ -215,12 +218,75 @@ impl Total {
     }
 }
 
+/// What a replay was asked to take, in the words it was asked with.
+#[derive(Default, Serialize)]
+struct Select {
+    /// Named deliveries are told by how many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deliveries: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+impl Select {
+    fn of(job: &Job, endpoint: Option<String>) -> Self {
+        let found = |filter: &DeadLetterFilter, state| Self {
+            endpoint: endpoint.clone(),
+            state: Some(state),
+            cause: filter.cause.map(Cause::code),
+            event_type: filter.event_type.clone(),
+            tier: filter.tier.map(Tier::name),
+            since: filter.since.map(value::write_time),
+            until: filter.until.map(value::write_time),
+            ..Self::default()
+        };
+        match &job.kind {
+            JobKind::ReplayFound { filter, .. } => found(filter, vec!["dead"]),
+            JobKind::ReplayEnded { filter, dead: true } => found(filter, vec!["dead", "expired"]),
+            JobKind::ReplayEnded { filter, dead: false } => found(filter, vec!["expired"]),
+            JobKind::ReplayMissing(missing) => Self {
+                missing_for: endpoint,
+                since: missing.since.map(value::write_time),
+                until: missing.until.map(value::write_time),
+                ..Self::default()
+            },
+            JobKind::ReplayListed => {
+                let count = job.total.map(|(Count::Exactly(count) | Count::AtLeast(count))| count);
+                Self { deliveries: count, ..Self::default() }
+            }
+            JobKind::FanOut(_) => Self::default(),
+        }
+    }
+}
+
+/// What a replay and what it speaks of are called.
+struct Ids {
+    id: String,
+    tenant: Option<String>,
+    endpoint: Option<String>,
+}
+
 #[derive(Serialize)]
 struct Shown {
     id: String,
     tenant: Option<String>,
     state: &'static str,
     created_at: String,
+    select: Select,
     reason: Option<String>,
     total: Option<Total>,
     replayed: u64,
@@ -234,10 +300,13 @@ struct Shown {
 impl Shown {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &Job) -> Result<Self, Problem> {
         let id = api.engine.public_id(Kind::Replay, job.id.0, job.at);
-        Ok(Self::at(api.engine.now(), id, api.engine.tenant_public_id(job.tenant).await?, job))
+        let tenant = api.engine.tenant_public_id(job.tenant).await?;
+        let endpoint = api.engine.endpoint_of(job).await?;
+        Ok(Self::at(api.engine.now(), Ids { id, tenant, endpoint }, job))
     }
 
-    fn at(now: Timestamp, id: String, tenant: Option<String>, job: &Job) -> Self {
+    fn at(now: Timestamp, ids: Ids, job: &Job) -> Self {
+        let Ids { id, tenant, endpoint } = ids;
         let goes_on = matches!(job.state, JobState::Running | JobState::Paused);
         let forecast = |left| Forecast { left: Total::of(left), done_at: job.done_at(now).map(value::write_time) };
         Self {
@@ -245,6 +314,7 @@ impl Shown {
             tenant,
             state: name(job.state),
             created_at: value::write_time(job.at),
+            select: Select::of(job, endpoint),
             reason: job.reason.clone(),
             total: job.total.map(Total::of),
             replayed: job.made,

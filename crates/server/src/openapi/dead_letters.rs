@@ -28,6 +28,7 @@ const SHOWN: Shape = Shape::Named(
         need("attempts", Shape::Whole, ""),
         need("dead_at", Shape::Time, ""),
         need("replayed", Shape::Truth, "whether it was given another life"),
+        null("replayed_as", Shape::Text, "that life: another delivery"),
     ],
 );
 

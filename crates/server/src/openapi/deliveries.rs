@@ -28,7 +28,7 @@ const FILTERS: &[Field] = &[
 ];
 
 /// A delivery, with what is told of its endpoint and its attempts.
-const fn told(endpoint: Field, attempts: Field) -> [Field; 15] {
+const fn told(endpoint: Field, attempts: Field) -> [Field; 19] {
     [
         need("id", Shape::Text, ""),
         TENANT,
@@ -38,7 +38,11 @@ const fn told(endpoint: Field, attempts: Field) -> [Field; 15] {
         need("state", Shape::Text, ""),
         null("cause", Shape::Text, "why the last step was no success"),
         may("cause_detail", Shape::Text, "of one that is shown, after a 413: how many bytes were above the limit"),
-        need("accepted_at", Shape::Time, ""),
+        need("accepted_at", Shape::Time, "when its message was accepted"),
+        need("created_at", Shape::Time, "when it was made: with its message, or by a replay"),
+        null("replay_of", Shape::Text, "the delivery whose next life it is"),
+        null("replayed_as", Shape::Text, "its own next life"),
+        null("replay", Shape::Text, "the replay that made it"),
         null("expires_at", Shape::Time, ""),
         null("sent_at", Shape::Time, "when its last attempt began"),
         null("delivered_at", Shape::Time, ""),

@@ -19,6 +19,18 @@ const SELECT: Shape = Shape::Object(&[
     may("state", Shape::List(&Shape::OneOf(&["dead", "expired"])), "dead unless said otherwise"),
 ]);
 
+const SELECTED: Shape = Shape::Object(&[
+    may("deliveries", Shape::Whole, "how many were named"),
+    may("missing_for", Shape::Text, "an endpoint's id"),
+    may("endpoint", Shape::Text, "its id"),
+    may("state", Shape::List(&Shape::OneOf(&["dead", "expired"])), ""),
+    may("cause", Shape::Text, ""),
+    may("event_type", Shape::Text, ""),
+    may("tier", Shape::Text, ""),
+    may("since", Shape::Time, "for missing_for, not before what is still known"),
+    may("until", Shape::Time, ""),
+]);
+
 const NEW: Shape = Shape::Named(
     "NewReplay",
     &[
@@ -58,6 +70,7 @@ const SHOWN: Shape = Shape::Named(
         TENANT,
         need("state", Shape::OneOf(&["running", "paused", "done", "cancelled"]), ""),
         need("created_at", Shape::Time, ""),
+        need("select", SELECTED, "what it takes, as it was asked for"),
         null("reason", Shape::Text, "as it was given"),
         null("total", TOTAL, "how many there were when it was asked for"),
         need("replayed", Shape::Whole, ""),

@@ -1,6 +1,7 @@
 //! Dead letters and replays, breakers: what was given up, another life for it, and what holds the rest.
 
 use http::StatusCode;
+use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::fixture::{Answer, Server, delivery_of};
@@ -92,8 +93,9 @@ async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
         }
     };
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()));
-    assert_eq!((done.text("reason"), &done.body["forecast"]), ("mended", &serde_json::Value::Null));
+    assert_eq!((done.text("reason"), &done.body["forecast"]), ("mended", &Value::Null));
     assert_eq!(given.server.get("/v1/replays").await.body["data"], serde_json::json!([done.body]));
+    assert_eq!(done.body["select"], serde_json::json!({"state": ["dead"], "cause": "bad_request"}));
     let shown = loop {
         let shown = given.server.get(&format!("/v1/messages/{message}")).await;
         if shown.body["deliveries"][1]["state"] == "delivered" {
@@ -103,8 +105,31 @@ async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
     assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "its old life and its new one");
     assert_eq!(shown.text("state"), "delivered", "what counts is the last");
     assert_eq!(shown.body["fanout"], serde_json::json!({"done": 1, "total": 1, "state": "done"}));
-    let letter = given.server.get("/v1/dead-letters").await;
-    assert_eq!(letter.body["data"][0]["replayed"], true);
+}
+
+#[tokio::test]
+async fn the_lives_of_a_delivery_name_each_other_and_the_replay_between_them() {
+    let given = Given::start().await;
+    let message = given.dead("order.paid").await;
+    let old = delivery_of(&message);
+    let begun = given.replay(&format!(r#"{{"select": {{"deliveries": ["{old}"]}}}}"#)).await;
+    assert_eq!(begun.body["select"], serde_json::json!({"deliveries": 1}));
+    answer(&given.receiver, "204 No Content").await;
+    let letter = given.server.get("/v1/dead-letters").await.body["data"][0].clone();
+    assert_eq!((&letter["replayed"], letter["delivery"].as_str()), (&true.into(), Some(old.as_str())));
+    let new = letter["replayed_as"].as_str().expect("the id of its next life").to_owned();
+    let get = async |id: &str| given.server.get(&format!("/v1/deliveries/{id}")).await;
+    let (before, after) = (get(&old).await, get(&new).await);
+    assert_eq!((before.text("replayed_as"), after.text("replay_of")), (new.as_str(), old.as_str()));
+    assert_eq!((&before.body["replay_of"], &after.body["replayed_as"]), (&Value::Null, &Value::Null));
+    assert_eq!((&before.body["replay"], after.text("replay")), (&Value::Null, begun.text("id")));
+    assert_eq!(before.text("created_at"), before.text("accepted_at"));
+    assert_eq!(after.text("accepted_at"), before.text("accepted_at"));
+    assert!(after.text("created_at") >= begun.text("created_at"), "{}", after.body);
+    let listed = given.server.get("/v1/deliveries").await;
+    let links = |row: &Value| ["id", "created_at", "replay_of", "replayed_as", "replay"].map(|name| row[name].clone());
+    let rows: Vec<_> = listed.body["data"].as_array().expect("a list").iter().map(links).collect();
+    assert_eq!(rows, [links(&after.body), links(&before.body)]);
 }
 
 #[tokio::test]
@@ -172,6 +197,9 @@ async fn an_endpoint_made_later_gets_what_it_is_missing_and_nothing_that_was_for
         }
     };
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()), "{}", done.body);
+    assert_eq!(done.body["select"]["missing_for"], serde_json::json!(id));
+    let got = given.server.get(&format!("/v1/deliveries?endpoint={id}")).await.body["data"][0].clone();
+    assert_eq!((&got["replay_of"], got["replay"].as_str()), (&Value::Null, Some(done.text("id"))), "{got}");
     let dry = given.replay(&format!(r#"{{"select": {select}, "dry_run": true}}"#)).await;
     assert_eq!(dry.body["total"]["count"], 0, "it is not missing any more");
 }
@@ -187,7 +215,7 @@ async fn a_replay_is_paused_resumed_and_cancelled() {
     let change = async |verb: &str| given.server.post(&format!("{path}/{verb}"), "").await;
     let paused = change("pause").await;
     assert_eq!((paused.status, paused.text("state")), (StatusCode::OK, "paused"));
-    assert_eq!(paused.body["forecast"]["done_at"], serde_json::Value::Null);
+    assert_eq!(paused.body["forecast"]["done_at"], Value::Null);
     assert_eq!(change("pause").await.text("state"), "paused");
     assert_eq!(change("resume").await.text("state"), "running");
     assert_eq!(change("cancel").await.text("state"), "cancelled");

@@ -13,7 +13,7 @@ use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::journal::{Entry, ErasedWhom, JournalRow};
 use crate::row::{
     Acceptance, Accepted, By, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, ExportAsked, FirstAnswer,
-    HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Name, NewReplay, Pause, PauseScope,
+    HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Lives, Name, NewReplay, Pause, PauseScope,
     ReplayWhat, Settlement, Whom,
 };
 use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
@@ -171,7 +171,7 @@ pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) 
         case.check(!case.is_known(gone.id).await, "a delivery is gone");
         let name = Name::Correlation(format!("correlation {}", gone.message));
         case.same("and its names", case.named_messages(name).await, vec![]);
-        case.same("and its lives", case.done("lives", case.store.replay_of(gone.id).await), (None, None));
+        case.same("and its lives", case.lives(gone.id).await, Lives::default());
     }
     case.same("one letter is left", case.letters_of(TENANT).await, 1);
     case.same("and one delivery of the lane", case.history_of(1).await, 1);

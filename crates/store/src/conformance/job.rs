@@ -13,7 +13,7 @@ use posthaste_core::tier::Tier;
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
 use crate::row::{
     Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
-    Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
+    Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
 };
 use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store, StoreError};
 
@@ -60,6 +60,12 @@ impl<S: Store> Case<S> {
     pub(super) async fn job(&self, id: JobId) -> Job {
         let job = self.done("job", self.store.job(id).await);
         job.unwrap_or_else(|| self.fail("there is no such job"))
+    }
+
+    pub(super) async fn lives(&self, id: DeliveryId) -> Lives {
+        let lives = self.done("lives", self.store.lives(vec![id]).await);
+        self.same("one answer for each", lives.len(), 1);
+        lives[0]
     }
 
     pub(super) async fn of_message(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
@@ -276,9 +282,10 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
         (0, Skips::of(Skip::ReplayedBefore, 3), JobState::Done),
     );
     for (old, new) in old.iter().zip(&lives) {
-        let lives = case.done("lives", case.store.replay_of(*old).await);
-        case.same("its next life", lives, (None, Some(*new)));
-        case.same("and back", case.done("lives", case.store.replay_of(*new).await), (Some(*old), None));
+        case.same("its next life", case.lives(*old).await, Lives { next: Some(*new), ..Lives::default() });
+        let made = MadeBy { job: job.id, asked: Some(job.at), at: NOW };
+        let back = Lives { before: Some(*old), next: None, made: Some(made) };
+        case.same("and back, with the replay that made it", case.lives(*new).await, back);
         let shown = case.shown(*new, NOW).await.delivery;
         case.same("a new life", (shown.attempts, shown.state), (0, State::Queued { due: NOW }));
         let message = case.shown(*old, NOW).await.delivery.message;
@@ -289,7 +296,7 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     let replayed: Vec<Option<DeliveryId>> = letters.iter().map(|letter| letter.replayed_as).collect();
     case.same("the list says so", replayed, vec![Some(lives[0]), Some(lives[1]), None, Some(lives[2])]);
     for id in [other, later] {
-        case.same("not asked for", case.done("lives", case.store.replay_of(id).await), (None, None));
+        case.same("not asked for", case.lives(id).await, Lives::default());
     }
     let again = case.shown(lives[0], NOW).await.delivery;
     case.settle_done(case.attempted(&again, dead(9), Cause::NotFound)).await;
@@ -319,7 +326,7 @@ pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(c
     [Skip::Delivered, Skip::NotEnded, Skip::NotFound].into_iter().for_each(|why| skipped.add(why, 1));
     case.same("two lives", (job.made, job.skipped), (2, skipped));
     for id in [expired, given_up] {
-        case.check(case.done("lives", case.store.replay_of(id).await).1.is_some(), "it has a next life");
+        case.check(case.lives(id).await.next.is_some(), "it has a next life");
     }
 }
 

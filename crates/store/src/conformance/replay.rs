@@ -45,12 +45,8 @@ impl<S: Store> Case<S> {
         made
     }
 
-    async fn lives(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
-        self.done("lives", self.store.replay_of(id).await)
-    }
-
     async fn has_next_life(&self, id: DeliveryId) -> bool {
-        self.lives(id).await.1.is_some()
+        self.lives(id).await.next.is_some()
     }
 
     /// What would be met, page by page.
@@ -209,6 +205,9 @@ pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(
         let delivery = case.shown(*id, NOW).await.delivery;
         case.same("to it", delivery.lane.endpoint(), all.endpoint);
         case.check(case.of_message(delivery.message, MANY).await.contains(id), "its message knows it");
+        let made = crate::MadeBy { job: job.id, asked: Some(job.at), at: NOW };
+        let expected = crate::Lives { made: Some(made), ..crate::Lives::default() };
+        case.same("made by the replay, and nobody's next life", case.lives(*id).await, expected);
         got.push(delivery.message);
     }
     got.sort_unstable();

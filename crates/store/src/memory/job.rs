@@ -1,5 +1,6 @@
 //! Jobs in memory: chunks of deliveries, each with the cursor behind it.
 
+use std::collections::btree_map::Entry as Missed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
     Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState, Known, ListOrder,
-    ListedMessage, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row, Session, Shown,
-    Skip, Spread, Token,
+    ListedMessage, Lives, MadeBy, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row,
+    Session, Shown, Skip, Spread, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -25,10 +26,13 @@ pub(super) struct Jobs {
     pub(super) chunks: BTreeMap<(MessageId, DeliveryId), u64>,
     /// Next lives by what they replay, and back.
     lives: BTreeMap<DeliveryId, DeliveryId>,
-    before: BTreeMap<DeliveryId, DeliveryId>,
+    before: BTreeMap<DeliveryId, (DeliveryId, Made)>,
     /// What endpoints were missing and have got since.
-    pub(super) missed: BTreeSet<(MessageId, LaneId)>,
+    pub(super) missed: BTreeMap<(MessageId, LaneId), (DeliveryId, Made)>,
 }
+
+/// Which job made a delivery, and when.
+pub(super) type Made = (JobId, Timestamp);
 
 /// A page of what is found, by id, from behind a cursor.
 fn page_behind(cursor: JobCursor, found: impl Iterator<Item = (Replayable, u64)>, limit: u32) -> ReplayPage {
@@ -73,7 +77,7 @@ impl Jobs {
 
     /// Forgets what a delivery was the next life of.
     pub(super) fn forget_former_life(&mut self, new: DeliveryId) {
-        if let Some(old) = self.before.remove(&new) {
+        if let Some((old, _)) = self.before.remove(&new) {
             self.lives.remove(&old);
         }
     }
@@ -259,7 +263,7 @@ impl Memory {
             && message.id.0 < job.id.0
             && missing.has_time(message.at)
             && !fans_out
-            && !self.jobs.missed.contains(&(message.id, lane))
+            && !self.jobs.missed.contains_key(&(message.id, lane))
             && !self.cuts.contains_key(&Scope::Message(message.id))
             && !self.pending.values().any(|row| is_its(&row.delivery))
             && !self.ended.values().any(is_its)
@@ -278,7 +282,7 @@ impl Memory {
     }
 
     /// Links what a replay makes to what it was made for, unless it cannot be made: then says why.
-    fn link(&mut self, kind: &JobKind, spread: &Spread) -> Option<Skip> {
+    fn link(&mut self, kind: &JobKind, spread: &Spread, made: Made) -> Option<Skip> {
         let (new, message) = (spread.new.delivery.id, spread.new.delivery.message);
         if matches!(kind, JobKind::FanOut(_)) {
             return None;
@@ -287,20 +291,22 @@ impl Memory {
             return Some(Skip::Cancelled);
         }
         let Some(old) = spread.replays else {
-            let is_new = self
-                .messages
-                .contains_key(&message)
-                .then(|| self.jobs.missed.insert((message, spread.new.delivery.lane)));
-            return match is_new {
-                None => Some(Skip::PayloadGone),
-                Some(is_new) => (!is_new).then_some(Skip::ReplayedBefore),
+            if !self.messages.contains_key(&message) {
+                return Some(Skip::PayloadGone);
+            }
+            return match self.jobs.missed.entry((message, spread.new.delivery.lane)) {
+                Missed::Occupied(_) => Some(Skip::ReplayedBefore),
+                Missed::Vacant(missed) => {
+                    missed.insert((new, made));
+                    None
+                }
             };
         };
         if let Replayable::Not(why) = self.replayable(kind, old) {
             return Some(why);
         }
         self.jobs.lives.insert(old, new);
-        self.jobs.before.insert(new, old);
+        self.jobs.before.insert(new, (old, made));
         self.dead.replayed(old, new);
         None
     }
@@ -315,7 +321,7 @@ impl Memory {
         let mut arrivals = Vec::new();
         let mut skipped = chunk.skipped;
         for spread in chunk.deliveries {
-            if let Some(why) = self.link(&kind, &spread) {
+            if let Some(why) = self.link(&kind, &spread, (chunk.job, chunk.at)) {
                 skipped.add(why, 1);
                 continue;
             }
@@ -350,9 +356,19 @@ impl Memory {
         Ok((Chunked::Done(made), arrivals))
     }
 
-    /// See [`crate::Jobs::replay_of`].
-    pub fn replay_of(&self, id: DeliveryId) -> (Option<DeliveryId>, Option<DeliveryId>) {
-        (self.jobs.before.get(&id).copied(), self.jobs.lives.get(&id).copied())
+    /// See [`crate::Jobs::lives`].
+    pub fn lives(&self, id: DeliveryId) -> Lives {
+        let former = self.jobs.before.get(&id).map(|(old, made)| (Some(*old), *made));
+        let delivery = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
+        let missed = delivery.and_then(|delivery| self.jobs.missed.get(&(delivery.message, delivery.lane)));
+        let caught_up = missed.filter(|(new, _)| *new == id).map(|(_, made)| (None, *made));
+        let known = former.or(caught_up);
+        let made = |(job, at)| MadeBy { job, asked: self.jobs.jobs.get(&job).map(|job| job.at), at };
+        Lives {
+            before: known.and_then(|(before, _)| before),
+            next: self.jobs.lives.get(&id).copied(),
+            made: known.map(|(_, by)| made(by)),
+        }
     }
 
     /// See [`crate::Archive::deliveries`].

@@ -187,7 +187,7 @@ impl Memory {
     pub(super) fn let_message_go(&mut self, id: MessageId) {
         self.messages.remove(&id);
         self.jobs.chunks.retain(|(of, _), _| *of != id);
-        self.jobs.missed.retain(|(of, _)| *of != id);
+        self.jobs.missed.retain(|(of, _), _| *of != id);
         self.gone.messages.insert(id);
     }
 

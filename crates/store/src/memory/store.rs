@@ -19,7 +19,7 @@ use crate::row::{
     Start, Sweep, Swept, SweptRows, Tally, Waiting,
 };
 use crate::row::{Agreed, Pending, Retained, Retention, RetentionStep};
-use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, NewReplay, ReplayPage};
+use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage};
 use crate::row::{Erase, Erasure, ErasureStep, ExportAsked};
 use crate::{
     Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
@@ -250,8 +250,9 @@ impl Jobs for MemoryStore {
         Ok(chunked)
     }
 
-    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
-        Ok(self.lock().replay_of(id))
+    async fn lives(&self, ids: Vec<DeliveryId>) -> Result<Vec<Lives>, StoreError> {
+        let memory = self.lock();
+        Ok(ids.into_iter().map(|id| memory.lives(id)).collect())
     }
 }
 

@@ -192,6 +192,28 @@ pub enum Replayable {
     Not(Skip),
 }
 
+/// How a delivery is linked to others by replays. Known while what became of the former life is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// Whose next life it is.
+    pub before: Option<DeliveryId>,
+    /// Its own next life.
+    pub next: Option<DeliveryId>,
+    /// The replay that made it.
+    pub made: Option<MadeBy>,
+}
+
+/// The replay that made a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeBy {
+    /// Its job.
+    pub job: JobId,
+    /// When that was asked for; nothing once it is forgotten.
+    pub asked: Option<Timestamp>,
+    /// When it made the delivery.
+    pub at: Timestamp,
+}
+
 impl Replayable {
     /// The delivery that can have another life.
     pub fn ended(&self) -> Option<&Delivery> {

@@ -23,7 +23,8 @@ use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, tok
 use crate::journal::{Entries, Entry};
 use crate::row::{
     Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
-    ListOrder, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips, Spread,
+    ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips,
+    Spread,
 };
 use crate::{Jobs, StoreError};
 
@@ -116,8 +117,8 @@ impl Jobs for Sqlite {
             .await
     }
 
-    async fn replay_of(&self, id: DeliveryId) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
-        self.readers.read(move |conn| replay_of(conn, id)).await
+    async fn lives(&self, ids: Vec<DeliveryId>) -> Result<Vec<Lives>, StoreError> {
+        self.readers.read(move |conn| ids.into_iter().map(|id| replay::lives(conn, id)).collect()).await
     }
 }
 
@@ -298,9 +299,9 @@ pub(super) fn spread(
             _ if cut::find(conn, Scope::Message(delivery.message))?.is_some() => Some(Skip::Cancelled),
             (Some(old), _) => match look.at(old)? {
                 Replayable::Not(why) => Some(why),
-                _ => link(conn, chunk.job, old, delivery.id).map(|()| None).map_err(&doing)?,
+                _ => link(conn, chunk, old, delivery.id).map(|()| None).map_err(&doing)?,
             },
-            (None, _) => look.catch_up(delivery)?,
+            (None, _) => look.catch_up(chunk, delivery)?,
         };
         if let Some(why) = skip {
             passed_over.push(delivery.id);
@@ -354,11 +355,12 @@ fn move_on(conn: &Connection, chunk: &Chunk, made: u64, skipped: Skips) -> rusql
     Ok(())
 }
 
-fn link(conn: &Connection, job: JobId, old: DeliveryId, new: DeliveryId) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO replay_life (old, new, job) VALUES (?1, ?2, ?3)")?.execute((
+fn link(conn: &Connection, chunk: &Chunk, old: DeliveryId, new: DeliveryId) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT INTO replay_life (old, new, job, at_ms) VALUES (?1, ?2, ?3, ?4)")?.execute((
         key(old.0),
         key(new.0),
-        key(job.0),
+        key(chunk.job.0),
+        chunk.at.as_millis(),
     ))?;
     conn.prepare_cached("UPDATE dead_letter SET replayed_as = ?2 WHERE delivery = ?1")?
         .execute((key(old.0), key(new.0)))
@@ -392,21 +394,6 @@ fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Deliv
         begin.execute(run)?;
     }
     Ok(())
-}
-
-/// What a delivery is the next life of, and its own.
-pub(super) fn replay_of(
-    conn: &Connection,
-    id: DeliveryId,
-) -> Result<(Option<DeliveryId>, Option<DeliveryId>), StoreError> {
-    let find = |sql| -> Result<Option<DeliveryId>, StoreError> {
-        let found: Option<i64> = conn
-            .prepare_cached(sql)
-            .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
-            .map_err(failed("read the lives of a delivery"))?;
-        found.map(|found| stored_key(found).map(DeliveryId)).transpose()
-    };
-    Ok((find("SELECT old FROM replay_life WHERE new = ?1")?, find("SELECT new FROM replay_life WHERE old = ?1")?))
 }
 
 fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Job>, StoreError> {

@@ -14,8 +14,8 @@ use super::list::{Budget, WHOLE_LOOKS};
 use super::vault::Vault;
 use super::{cut, dead_letter, derived, failed, show};
 use crate::row::{
-    DeadLetterFilter, Job, JobCursor, JobKind, Known, LISTED_LOOKED_MAX, ListOrder, Missing, ReplayItem, ReplayPage,
-    Replayable, Skip,
+    Chunk, DeadLetterFilter, Job, JobCursor, JobKind, Known, LISTED_LOOKED_MAX, ListOrder, Lives, MadeBy, Missing,
+    ReplayItem, ReplayPage, Replayable, Skip,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -107,14 +107,17 @@ impl<'a> Look<'a> {
     }
 
     /// Notes that an endpoint gets a message it was missing, unless it cannot: then says why.
-    pub(super) fn catch_up(&self, new: &Delivery) -> Result<Option<Skip>, StoreError> {
+    pub(super) fn catch_up(&self, chunk: &Chunk, new: &Delivery) -> Result<Option<Skip>, StoreError> {
         if !self.has_payload(new.message)? {
             return Ok(Some(Skip::PayloadGone));
         }
+        let (job, at) = (key(chunk.job.0), chunk.at.as_millis());
         let noted = self
             .conn
-            .prepare_cached("INSERT OR IGNORE INTO replay_missed (message, lane, delivery) VALUES (?1, ?2, ?3)")
-            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.lane.0), key(new.id.0))))
+            .prepare_cached(
+                "INSERT OR IGNORE INTO replay_missed (message, lane, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )
+            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.lane.0), key(new.id.0), job, at)))
             .map_err(failed("note what an endpoint was missing"))?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
@@ -208,6 +211,36 @@ impl<'a> Look<'a> {
     }
 }
 
+const NEXT: &str = "SELECT new FROM replay_life WHERE old = ?1";
+const FORMER: &str = "SELECT old, job, at_ms, (SELECT at_ms FROM job WHERE id = replay_life.job) FROM replay_life
+     WHERE new = ?1";
+const CAUGHT_UP: &str = "SELECT NULL, job, at_ms, (SELECT at_ms FROM job WHERE id = missed.job)
+     FROM (SELECT id, id - back AS message, lane FROM delivery WHERE id = ?1
+           UNION ALL SELECT id, id - back, lane FROM outcome WHERE id = ?1) made
+     JOIN replay_missed missed ON missed.message = made.message AND missed.lane = made.lane AND missed.delivery = made.id";
+
+/// How a delivery is linked to others by replays.
+pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreError> {
+    let doing = failed("read the lives of a delivery");
+    let next: Option<i64> = conn
+        .prepare_cached(NEXT)
+        .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
+        .map_err(&doing)?;
+    let mut lives = Lives { next: next.map(stored_key).transpose()?.map(DeliveryId), ..Lives::default() };
+    for sql in [FORMER, CAUGHT_UP] {
+        let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+        let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+        if let Some(row) = rows.next().map_err(&doing)? {
+            lives.before = get::<Option<i64>>(row, 0)?.map(stored_key).transpose()?.map(DeliveryId);
+            let (job, at) = (JobId(stored_key(get(row, 1)?)?), Timestamp::from_millis(get(row, 2)?));
+            let asked = get::<Option<i64>>(row, 3)?.map(Timestamp::from_millis);
+            lives.made = Some(MadeBy { job, asked, at });
+            break;
+        }
+    }
+    Ok(lives)
+}
+
 /// Tells whether an endpoint has, or is about to have, a delivery of a message.
 struct Had<'l, 'a> {
     look: &'l Look<'a>,
@@ -270,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_walk_goes_along_the_keys_and_sorts_nothing() {
-        for sql in [ENDED, MESSAGES] {
+        for sql in [ENDED, MESSAGES, NEXT, FORMER] {
             let plan = plan(sql);
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}");
         }

@@ -75,7 +75,7 @@ impl Both {
             ask!(self, jobs(query, None, 100));
         }
         for delivery in &self.deliveries {
-            ask!(self, replay_of(delivery.id));
+            ask!(self, lives(vec![delivery.id]));
         }
         for message in &self.messages {
             let mut after = None;

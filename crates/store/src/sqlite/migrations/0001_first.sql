@@ -357,7 +357,8 @@ CREATE TABLE replay_listed (
 CREATE TABLE replay_life (
   old INTEGER PRIMARY KEY,
   new INTEGER NOT NULL,
-  job INTEGER NOT NULL
+  job INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL
 ) STRICT;
 
 CREATE UNIQUE INDEX replay_life_new ON replay_life (new);
@@ -367,6 +368,8 @@ CREATE TABLE replay_missed (
   message INTEGER NOT NULL,
   lane INTEGER NOT NULL,
   delivery INTEGER NOT NULL,
+  job INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
   PRIMARY KEY (message, lane)
 ) STRICT, WITHOUT ROWID;
 

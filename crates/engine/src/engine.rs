@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use posthaste_core::Roll;
 use posthaste_core::delivery::{Compact, Delivery};
+use posthaste_core::flow::SharedGate;
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, Key, MessageId, OriginId, TenantId};
+use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId};
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
 use posthaste_core::time::Timestamp;
@@ -354,6 +355,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
         match self.handle.ask(Command::Breakers).await? {
             Answer::Breakers(breakers) => Ok(breakers),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The lanes that go through a gate, each with whose it is, as far as anything waits for them.
+    pub async fn lanes_through(&self, gate: SharedGate) -> Result<Vec<(LaneId, TenantId)>, NotDone> {
+        match self.handle.ask(Command::LanesThrough(gate)).await? {
+            Answer::LanesThrough(lanes) => Ok(lanes),
             _ => Ok(Vec::new()),
         }
     }

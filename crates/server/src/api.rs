@@ -101,11 +101,21 @@ impl<S: Store, C: Clock> Api<S, C> {
 
     /// The same for whoever asks what became of its deliveries: also if it was deleted since.
     async fn endpoint_once_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let known = match self.engine.endpoint_named(whose, named).await? {
-            Some(id) => self.engine.endpoint_once(whose, id).await?,
-            None => None,
-        };
+        let id = self.endpoint_meant(whose, named).await?;
+        let known = self.engine.endpoint_once(whose, id).await?;
         known.map(|known| known.id).ok_or_else(|| Problem::no_such("endpoint"))
+    }
+
+    /// Which endpoint somebody means by its id or uid. A uid says nothing without its tenant.
+    async fn endpoint_meant(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let meant = self.engine.endpoint_named(whose, named).await?;
+        meant.ok_or_else(|| match whose {
+            Sees::Tenant(_) => Problem::no_such("endpoint"),
+            Sees::All => Problem::new(
+                Code::TenantRequired,
+                "that is not the id of an endpoint; if it is a uid, say whose: send the header Posthaste-Tenant",
+            ),
+        })
     }
 
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {

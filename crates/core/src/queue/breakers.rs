@@ -6,7 +6,7 @@ use crate::flow::Care;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Breaker, Opened, Soft, Standing};
 use crate::flow::pace;
-use crate::id::LaneId;
+use crate::id::{LaneId, TenantId};
 use crate::queue::TenantSettings;
 use crate::time::Timestamp;
 
@@ -83,6 +83,16 @@ impl Queue {
             Some(shown(BreakerOf::Shared(gate), breaker, parked))
         });
         lanes.chain(shared).filter(|shown| shown.standing != Standing::Closed).collect()
+    }
+
+    /// The lanes that go through a gate, each with whose it is, as far as the window knows them.
+    pub fn lanes_through(&self, gate: SharedGate) -> Vec<(LaneId, TenantId)> {
+        let settings = self.lane_index.values().filter_map(|index| self.lane_ref(*index).settings.as_ref());
+        let through = settings.filter(|settings| settings.shared().contains(&Some(gate)));
+        let mut lanes: Vec<(LaneId, TenantId)> = through.map(|settings| (settings.lane, settings.tenant)).collect();
+        // Not in the order of a map: a seed is a run.
+        lanes.sort_unstable();
+        lanes
     }
 
     /// Resets a breaker; `false` when there is none that is not closed.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::flow::SharedGate;
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
@@ -52,6 +53,8 @@ pub enum Command {
     Hurry(DeliveryId),
     /// Which breakers are not closed?
     Breakers,
+    /// Which lanes go through this gate, and whose are they?
+    LanesThrough(SharedGate),
     /// Take over what was agreed with a tenant.
     Tenant(TenantSettings),
     /// Reset a breaker, by somebody's word: in force at once, as durable as breakers are, and in the journal once it is
@@ -95,6 +98,8 @@ pub enum Answer {
     Explained(Explained, Option<Arc<Pause>>),
     /// Those that are not closed, lanes first.
     Breakers(Vec<BreakerShown>),
+    /// Those that go through a gate, as far as the window knows them.
+    LanesThrough(Vec<(LaneId, TenantId)>),
     /// Those in force, in the order of their scopes.
     Pauses(Vec<Arc<Pause>>),
     /// What holds each lane that was asked for by somebody's word.
@@ -180,6 +185,9 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
+            Command::LanesThrough(gate) => {
+                effects.push(Effect::Answer(ticket, Answer::LanesThrough(self.queue.lanes_through(gate))));
+            }
             Command::Tenant(settings) => {
                 self.queue.set_tenant(now, settings);
                 effects.push(Effect::Answer(ticket, Answer::Done));

@@ -60,9 +60,9 @@ const KINDS: [&str; 23] = [
 ];
 
 /// `GET /v1/audit`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &["kind", "tenant", "since", "until"])?;
-    let filter = Filter::of(&api, &asked).await?;
+    let filter = Filter::of(&api, &asked).await?.within(caller.asks_for())?;
     let list = asked.list(&api, Sees::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
     let after = asked.cursor.as_ref().map(open).transpose()?;
@@ -128,6 +128,17 @@ impl<'a> Filter<'a> {
         };
         let span = Span { since: asked.time("since")?, until: asked.time("until")? };
         Ok(Self { kind, tenant, span })
+    }
+
+    /// The same of the tenant that the caller names, if it does.
+    fn within(self, whose: Sees) -> Result<Self, Problem> {
+        match (self.tenant, whose.tenant()) {
+            (Some(asked), Some(named)) if asked != named => {
+                let detail = "the parameter tenant is not the tenant that Posthaste-Tenant names; leave one of them out";
+                Err(Problem::new(Code::InvalidParameter, detail))
+            }
+            (asked, named) => Ok(Self { tenant: asked.or(named), ..self }),
+        }
     }
 
     /// What an entry is about, if it is asked for.

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Standing;
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Reset};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
@@ -17,18 +17,51 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE};
 use super::{Answer, Api, Named, body, json, no_parameters, switch};
 use crate::object::Object;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::value;
 
-/// `GET /v1/breakers`: those that are not closed, endpoints' first.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+/// `GET /v1/breakers`: those that are not closed, endpoints' first. Where a tenant is named, its endpoints', and those
+/// that something of it goes through.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let mut data = Vec::new();
     for breaker in api.engine.breakers().await? {
+        let lanes = lanes(&api, breaker.of).await?;
+        if !is_asked_for(caller.asks_for(), &lanes) {
+            continue;
+        }
         let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
-        data.push(Shown { id, tenant, ..Shown::of(&breaker) });
+        let origin = origin(&api, breaker.of, &lanes).await?;
+        data.push(Shown { id, tenant, origin, ..Shown::of(&breaker) });
     }
     Ok(super::list::page(&uri, data, None))
+}
+
+/// Whom a breaker holds: its endpoint, or those that share it, as far as anything waits for them.
+async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec<(LaneId, TenantId)>, Problem> {
+    Ok(match of {
+        BreakerOf::Lane(lane) => {
+            api.engine.owner(lane.endpoint()).await?.into_iter().map(|owner| (lane, owner)).collect()
+        }
+        BreakerOf::Shared(gate) => api.engine.lanes_through(gate).await?,
+    })
+}
+
+fn is_asked_for(whose: Sees, lanes: &[(LaneId, TenantId)]) -> bool {
+    whose == Sees::All || lanes.iter().any(|(_, owner)| whose.sees(*owner))
+}
+
+/// Where that is: the scheme, host and port of an endpoint, or of all that share it.
+async fn origin<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    of: BreakerOf,
+    lanes: &[(LaneId, TenantId)],
+) -> Result<Option<String>, Problem> {
+    let (BreakerOf::Lane(_) | BreakerOf::Shared(SharedGate::Origin(_)), Some((lane, _))) = (of, lanes.first()) else {
+        return Ok(None);
+    };
+    let known = api.engine.endpoint_once(Sees::All, lane.endpoint()).await?;
+    Ok(known.and_then(|known| api.engine.origin(&known.url)).map(|(written, _)| written))
 }
 
 /// `POST /v1/breakers/{id}/reset`: a probe goes first; `{"force": true}` closes it at once.
@@ -44,13 +77,33 @@ pub async fn reset<S: Store, C: Clock>(
     switch::reason(&mut fields);
     fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
-    for breaker in api.engine.breakers().await? {
-        if id(&api, breaker.of).await? == named && api.engine.reset_breaker(breaker.of, how, caller.by()).await? {
-            tracing::info!(breaker = named, force, "reset a breaker");
-            return Ok(json(StatusCode::OK, &Done { id: named, closed: force }));
+    let whose = caller.asks_for();
+    let meant = meant(&api, caller.sees(), &named).await?;
+    for BreakerShown { of, .. } in api.engine.breakers().await? {
+        let id = id(&api, of).await?;
+        if (id == named || Some(of) == meant)
+            && is_asked_for(whose, &lanes(&api, of).await?)
+            && api.engine.reset_breaker(of, how, caller.by()).await?
+        {
+            tracing::info!(breaker = id, force, "reset a breaker");
+            return Ok(json(StatusCode::OK, &Done { id, closed: force }));
         }
     }
     Err(Problem::no_such("open breaker"))
+}
+
+/// The breaker of an endpoint that is named by its id or uid; nothing where what is named looks like another's id.
+async fn meant<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) -> Result<Option<BreakerOf>, Problem> {
+    if ["origin_", "region_", "credential_", "lane_"].iter().any(|prefix| named.starts_with(prefix))
+        || named == shared_id(SharedGate::Resolver)
+    {
+        return Ok(None);
+    }
+    match api.endpoint_meant(whose, named).await {
+        Ok(endpoint) => Ok(Some(BreakerOf::Lane(endpoint.into()))),
+        Err(problem) if problem.code() == Code::NotFound => Ok(None),
+        Err(problem) => Err(problem),
+    }
 }
 
 #[derive(Serialize)]
@@ -100,6 +153,8 @@ struct Shown {
     id: String,
     tenant: Option<String>,
     of: &'static str,
+    /// Where it is, of an endpoint's and an origin's.
+    origin: Option<String>,
     state: &'static str,
     since: Option<String>,
     until: Option<String>,
@@ -117,6 +172,7 @@ impl Shown {
         Self {
             id: String::new(),
             tenant: None,
+            origin: None,
             of: match breaker.of {
                 BreakerOf::Lane(_) => "endpoint",
                 BreakerOf::Shared(SharedGate::Origin(_)) => "origin",

@@ -47,6 +47,8 @@ pub struct Caller<const SCOPE: u8> {
     key: Option<Arc<KnownKey>>,
     /// Whose things it speaks of: its own, or those an operator has named.
     tenant: Option<Arc<Tenant>>,
+    /// Whether a header has said so, and it is nothing that goes without saying.
+    is_named: bool,
 }
 
 impl<const SCOPE: u8> Caller<SCOPE> {
@@ -57,6 +59,12 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         self.tenant.as_ref().ok_or_else(|| {
             Problem::new(Code::TenantRequired, "say whose: send the header Posthaste-Tenant with a tenant's id or uid")
         })
+    }
+
+    /// Whose things it asks an operator's route for: everybody's, unless it names a tenant. Where nobody needs a key,
+    /// a tenant that goes without saying is none that was named.
+    pub(crate) fn asks_for(&self) -> Sees {
+        if self.is_named { self.sees() } else { Sees::All }
     }
 
     /// The id of the tenant it speaks of.
@@ -114,7 +122,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
             Some(own) => Some(own_tenant(api, own, headers).await?),
             None => named_tenant(api, headers, key.is_none()).await?,
         };
-        Ok(Self { key, tenant })
+        Ok(Self { key, tenant, is_named: headers.contains_key(TENANT) })
     }
 }
 

@@ -153,6 +153,7 @@ pub async fn pause<S: Store, C: Clock>(
     let until = switch::until(&mut fields, api.engine.now());
     let reason = switch::reason(&mut fields);
     fields.finish()?;
+    caller.tenant()?;
     let endpoint = found(&api, caller.sees(), &named).await?;
     let scope = PauseScope::Lane(LaneId::from(endpoint.id));
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
@@ -173,6 +174,7 @@ pub async fn enable<S: Store, C: Clock>(
     let mut fields = Object::read_optional(&body)?;
     switch::reason(&mut fields);
     fields.finish()?;
+    caller.tenant()?;
     let mut tries = 0;
     loop {
         let endpoint = found(&api, caller.sees(), &named).await?;
@@ -343,7 +345,7 @@ fn is_asked_for(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: 
 /// The endpoint of this id or uid that somebody may see.
 async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) -> Result<Arc<Endpoint>, Problem> {
     let unknown = || Problem::no_such("endpoint");
-    let id = api.engine.endpoint_named(whose, named).await?.ok_or_else(unknown)?;
+    let id = api.endpoint_meant(whose, named).await?;
     let known = api.engine.endpoint(whose, id).await?.ok_or_else(unknown)?;
     Ok(Arc::clone(&known.endpoint))
 }

@@ -144,9 +144,10 @@ async fn change<S: Store, C: Clock>(
     next: JobState,
 ) -> Answer {
     no_body(request).await?;
-    let before = find(api, caller.sees(), id).await?;
-    api.engine.change_job(caller.sees(), before.id, next).await?;
-    let job = find(api, caller.sees(), id).await?;
+    let whose = Sees::Tenant(caller.tenant_id()?);
+    let before = find(api, whose, id).await?;
+    api.engine.change_job(whose, before.id, next).await?;
+    let job = find(api, whose, id).await?;
     if job.state != next {
         let detail = format!("the replay is {}, and that is an end; begin another", name(job.state));
         return Err(Problem::new(Code::ReplayEnded, detail));

@@ -29,6 +29,9 @@ enum Scope {
 
 const SCOPES: [(&str, Scope); 3] = [("all", Scope::All), ("tenant", Scope::Tenant), ("origin", Scope::Origin)];
 
+/// Pauses looked at for a page of one tenant's.
+const LOOKED_MAX: usize = 5_000;
+
 /// The longest reason: it is kept, and shown with everything that waits.
 const REASON_CHARS_MAX: usize = 500;
 
@@ -42,7 +45,7 @@ pub async fn pause<S: Store, C: Clock>(
     let mut fields = Object::read(&body)?;
     let until = until(&mut fields, api.engine.now());
     let reason = reason(&mut fields);
-    let spoken = spoken_of(&api, fields).await?;
+    let spoken = spoken_of(&api, caller.asks_for(), fields).await?;
     let pause = Pause { origin: spoken.origin, reason, by: caller.by(), ..Pause::new(spoken.scope, until) };
     api.engine.pause(pause.clone()).await?;
     tracing::info!(scope = word(pause.scope), id = spoken.id, "paused: nothing of it is sent");
@@ -60,7 +63,7 @@ pub async fn resume<S: Store, C: Clock>(
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     reason(&mut fields);
-    let SpokenOf { scope, id, .. } = spoken_of(&api, fields).await?;
+    let SpokenOf { scope, id, .. } = spoken_of(&api, caller.asks_for(), fields).await?;
     let scope_word = word(scope);
     if !api.engine.resume(scope, caller.by()).await? {
         let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
@@ -71,25 +74,45 @@ pub async fn resume<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, paused: false, until: None, reason: None }))
 }
 
-/// `GET /v1/pause`: what is held, the widest first.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+/// `GET /v1/pause`: what is held, the widest first. Where a tenant is named, without what holds another alone.
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &[])?;
     if asked.order == ListOrder::OldestFirst {
         return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));
     }
-    let list = api.engine.list_id(Sees::All, "pauses");
+    let whose = caller.asks_for();
+    let list = api.engine.list_id(whose, "pauses");
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let passed = asked.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
+    let mut passed = asked.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
     let limit = asked.limit as usize;
-    // One more than is shown: it tells whether there is a next page.
-    let pauses = api.engine.pauses(usize::try_from(passed).unwrap_or(usize::MAX), limit + 1).await?;
-    let mut data = Vec::new();
-    for pause in pauses.iter().take(limit) {
-        data.push(Shown::of(&api, pause).await?);
+    let from = usize::try_from(passed).unwrap_or(usize::MAX);
+    // One more than is looked at: it tells whether there is a next page.
+    let most = if whose == Sees::All { limit } else { LOOKED_MAX };
+    let pauses = api.engine.pauses(from, most + 1).await?;
+    let (mut data, mut more) = (Vec::new(), pauses.len() > most);
+    for pause in pauses.iter().take(most) {
+        if data.len() == limit {
+            more = true;
+            break;
+        }
+        passed += 1;
+        if is_asked_for(&api, whose, pause.scope).await? {
+            data.push(Shown::of(&api, pause).await?);
+        }
     }
-    let more = pauses.len() > limit;
-    let next = more.then(|| api.engine.cursor(list, Timestamp::default(), passed + u64::from(asked.limit))).flatten();
+    let next = more.then(|| api.engine.cursor(list, Timestamp::default(), passed)).flatten();
     Ok(page(&uri, data, next))
+}
+
+/// Whether a pause holds something of theirs, or might.
+async fn is_asked_for<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, scope: PauseScope) -> Result<bool, Problem> {
+    Ok(match scope {
+        PauseScope::All | PauseScope::Origin(_) => true,
+        PauseScope::Tenant(tenant) => whose.sees(tenant),
+        PauseScope::Lane(lane) => {
+            whose == Sees::All || api.engine.owner(lane.endpoint()).await?.is_some_and(|owner| whose.sees(owner))
+        }
+    })
 }
 
 /// When a pause ends by itself.
@@ -180,8 +203,12 @@ struct SpokenOf {
     origin: Option<String>,
 }
 
-/// What is spoken of; nothing else may be left in the body.
-async fn spoken_of<S: Store, C: Clock>(api: &Api<S, C>, mut fields: Object<'_>) -> Result<SpokenOf, Problem> {
+/// What is spoken of; nothing else may be left in the body. Whoever names a tenant does not mean everybody.
+async fn spoken_of<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    whose: Sees,
+    mut fields: Object<'_>,
+) -> Result<SpokenOf, Problem> {
     let scope = fields.need("scope", |raw| value::one_of(raw, &SCOPES));
     let id = fields.get("id", value::text);
     let mut tenant = None;
@@ -190,8 +217,12 @@ async fn spoken_of<S: Store, C: Clock>(api: &Api<S, C>, mut fields: Object<'_>) 
         (Some(Scope::Tenant), None) => fields.complain("id", "is needed: which tenant, by id or uid".to_owned()),
         (Some(Scope::Tenant), Some(named)) => {
             tenant = find_tenant(api, named).await?;
-            if tenant.is_none() {
-                fields.complain("id", "there is no such tenant".to_owned());
+            match &tenant {
+                None => fields.complain("id", "there is no such tenant".to_owned()),
+                Some(tenant) if !whose.sees(tenant.id) => {
+                    fields.complain("id", "is not the tenant that Posthaste-Tenant names; name it there too".to_owned());
+                }
+                Some(_) => {}
             }
         }
         (Some(Scope::Origin), named) => {
@@ -202,6 +233,11 @@ async fn spoken_of<S: Store, C: Clock>(api: &Api<S, C>, mut fields: Object<'_>) 
         }
         (Some(Scope::All), Some(_)) => fields.complain("id", "goes with no scope \"all\"; leave it out".to_owned()),
         (Some(Scope::All) | None, _) => {}
+    }
+    if whose != Sees::All && matches!(scope, Some(Scope::All | Scope::Origin)) {
+        let detail = "is about everybody's, and Posthaste-Tenant names one; leave that header out, or say \
+                      {\"scope\": \"tenant\", \"id\": …}";
+        fields.complain("scope", detail.to_owned());
     }
     fields.finish()?;
     Ok(match (tenant, origin) {

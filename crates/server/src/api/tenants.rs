@@ -66,8 +66,13 @@ fn answer(made: &MadeTenant) -> FirstAnswer {
 }
 
 /// `GET /v1/tenants`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let asked = Asked::of(&uri, &["uid"])?;
+    if let Sees::Tenant(named) = caller.asks_for() {
+        let one = api.engine.tenant(named).await?;
+        let one = one.filter(|one| asked.filter("uid").is_none_or(|uid| one.uid.as_deref() == Some(uid)));
+        return Ok(page(&uri, one.iter().map(|one| shown(&api, one)).collect(), None));
+    }
     if let Some(uid) = asked.filter("uid") {
         let found = api.engine.tenant_named(uid).await?;
         let shown = found.map(|tenant| shown(&api, &tenant));

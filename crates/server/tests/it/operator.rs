@@ -108,6 +108,152 @@ async fn an_operator_reads_each_thing_of_every_tenant_and_who_has_it() {
     given.locked.server.stop().await.expect("it stops");
 }
 
+#[tokio::test]
+async fn an_operator_s_own_routes_are_of_the_tenant_it_names() {
+    let given = Given::start().await;
+    let [[acme, first, ..], [umbrella, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
+    let call = async |tenant: &str, path: &str, body: &str| {
+        given.locked.call(&given.locked.operator, tenant, Method::POST, path, body).await
+    };
+    let endpoint = given.get(umbrella, "/v1/endpoints").await.body["data"][0]["id"].clone();
+    let endpoint = endpoint.as_str().expect("an id");
+    assert_eq!(call(umbrella, &format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
+    for id in [acme, umbrella] {
+        let paused = call("", "/v1/pause", &format!(r#"{{"scope": "tenant", "id": "{id}"}}"#)).await;
+        assert_eq!(paused.status, StatusCode::OK, "{}", paused.body);
+    }
+    let ids = async |tenant: &str, path: &str| {
+        let list = given.get(tenant, path).await;
+        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
+        let rows = list.body["data"].as_array().expect("a list").iter();
+        rows.map(|row| row["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("", "/v1/pause").await, [first.as_str(), second, endpoint]);
+    assert_eq!(ids(acme, "/v1/pause").await, std::slice::from_ref(first));
+    assert_eq!(ids(umbrella, "/v1/pause").await, [second.as_str(), endpoint]);
+    let page = given.get(umbrella, "/v1/pause?limit=1").await;
+    let next = format!("/v1/pause?limit=1&cursor={}", page.text("next_cursor"));
+    assert_eq!(ids(umbrella, &next).await, [endpoint]);
+    assert_eq!(given.get("", &next).await.problem(), (400, "invalid_parameter", ""));
+
+    assert_eq!(ids(acme, "/v1/tenants").await, std::slice::from_ref(first));
+    assert_eq!(ids(acme, "/v1/tenants?uid=umbrella").await, Vec::<String>::new());
+    assert!(ids("", "/v1/tenants").await.contains(second));
+    let trail = given.get(acme, "/v1/audit?limit=250").await;
+    let rows = trail.body["data"].as_array().expect("a list");
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["tenant"] == first.as_str()), "{rows:?}");
+    let other = given.get(acme, "/v1/audit?tenant=umbrella").await;
+    assert_eq!(other.problem(), (400, "invalid_parameter", ""));
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn whoever_names_a_tenant_does_not_pause_everybody() {
+    let given = Given::start().await;
+    let acme = &given.tenants[0][0];
+    let call = async |path: &str, body: &str| {
+        given.locked.call(&given.locked.operator, acme, Method::POST, path, body).await
+    };
+    for (body, pointer) in [
+        (r#"{"scope": "all"}"#, "/scope"),
+        (r#"{"scope": "origin", "id": "https://example.com"}"#, "/scope"),
+        (r#"{"scope": "tenant", "id": "umbrella"}"#, "/id"),
+    ] {
+        for path in ["/v1/pause", "/v1/resume"] {
+            assert_eq!(call(path, body).await.problem(), (400, "invalid_body", pointer), "{path} {body}");
+        }
+    }
+    assert_eq!(given.get("", "/v1/pause").await.body["data"], serde_json::json!([]));
+    let own = r#"{"scope": "tenant", "id": "acme"}"#;
+    assert_eq!(call("/v1/pause", own).await.status, StatusCode::OK);
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn every_write_of_an_operator_says_whose_thing_it_changes() {
+    let given = Given::start().await;
+    let [acme, _, message, replay] = &given.tenants[0];
+    let endpoint = given.get(acme, "/v1/endpoints").await.body["data"][0]["id"].clone();
+    let endpoint = endpoint.as_str().expect("an id");
+    let delivery = delivery_of(message);
+    for path in [
+        format!("/v1/messages/{message}/cancel"),
+        format!("/v1/deliveries/{delivery}/retry"),
+        format!("/v1/endpoints/{endpoint}/pause"),
+        format!("/v1/endpoints/{endpoint}/enable"),
+        format!("/v1/endpoints/{endpoint}/test"),
+        format!("/v1/endpoints/{endpoint}/secret/rotate"),
+        format!("/v1/replays/{replay}/pause"),
+        format!("/v1/replays/{replay}/resume"),
+        format!("/v1/replays/{replay}/cancel"),
+    ] {
+        let call = async |tenant: &str| {
+            let whole = given.locked.call(&given.locked.operator, tenant, Method::POST, &path, "").await;
+            (whole.status.as_u16(), whole.body["code"].as_str().unwrap_or_default().to_owned())
+        };
+        assert_eq!(call("").await, (400, "tenant_required".to_owned()), "{path}");
+        assert_eq!(call("umbrella").await, (404, "not_found".to_owned()), "{path}");
+        assert!([200, 202, 409].contains(&call(acme).await.0), "{path}");
+    }
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_uid_without_its_tenant_is_asked_whose_it_is() {
+    let given = Given::start().await;
+    let body = r#"{"url": "http://127.0.0.1:9999/", "uid": "crm"}"#;
+    let made = given.locked.call(&given.locked.operator, "acme", Method::POST, "/v1/endpoints", body).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    for path in ["/v1/endpoints/crm", "/v1/endpoints/crm/secret", "/v1/deliveries?endpoint=crm", "/v1/dead-letters?endpoint=crm"] {
+        assert_eq!(given.get("", path).await.problem(), (400, "tenant_required", ""), "{path}");
+        assert_eq!(given.get("acme", path).await.status, StatusCode::OK, "{path}");
+        assert_eq!(given.get("umbrella", path).await.problem(), (404, "not_found", ""), "{path}");
+    }
+    given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_breaker_says_where_it_is_and_is_shown_and_reset_for_its_tenant() {
+    let locked = Locked::start().await;
+    let call = async |tenant: &str, method, path: &str, body: &str| {
+        locked.call(&locked.operator, tenant, method, path, body).await
+    };
+    // Five endpoints that fail together open their origin's breaker, and one alone its own.
+    for (tenant, port, endpoints, messages) in [("acme", 9_999, 5, 8), ("umbrella", 9_998, 1, 12)] {
+        locked.tenant(tenant, "").await;
+        for number in 0..endpoints {
+            let body = format!(r#"{{"url": "http://127.0.0.1:{port}/", "uid": "crm-{number}"}}"#);
+            assert_eq!(call(tenant, Method::POST, "/v1/endpoints", &body).await.status, StatusCode::CREATED);
+        }
+        for _ in 0..messages {
+            call(tenant, Method::POST, "/v1/messages", r#"{"payload": 1}"#).await;
+        }
+    }
+    let breakers = async |tenant: &str| {
+        let list = call(tenant, Method::GET, "/v1/breakers", "").await.body["data"].clone();
+        let row = |row: &Value| (row["of"].clone(), row["origin"].clone(), row["id"].as_str().unwrap_or("").to_owned());
+        list.as_array().expect("a list").iter().map(row).collect::<Vec<_>>()
+    };
+    while breakers("").await.len() < 2 {}
+    let (own, shared) = (breakers("umbrella").await, breakers("acme").await);
+    let told = |row: &(Value, Value, String)| (row.0.clone(), row.1.clone());
+    assert_eq!(own.iter().map(told).collect::<Vec<_>>(), [("endpoint".into(), "http://127.0.0.1:9998".into())]);
+    assert_eq!(shared.iter().map(told).collect::<Vec<_>>(), [("origin".into(), "http://127.0.0.1:9999".into())]);
+
+    let reset = async |tenant: &str, id: &str| {
+        call(tenant, Method::POST, &format!("/v1/breakers/{id}/reset"), r#"{"force": true}"#).await
+    };
+    for id in ["crm-0", &own[0].2] {
+        assert_eq!(reset("acme", id).await.problem(), (404, "not_found", ""), "another's, or closed: {id}");
+    }
+    assert_eq!(reset("", "crm-0").await.problem(), (400, "tenant_required", ""));
+    let done = reset("umbrella", "crm-0").await;
+    assert_eq!((done.status, done.body["id"].as_str()), (StatusCode::OK, Some(own[0].2.as_str())));
+    assert_eq!(reset("umbrella", &shared[0].2).await.problem(), (404, "not_found", ""));
+    assert_eq!(reset("acme", &shared[0].2).await.status, StatusCode::OK);
+    locked.server.stop().await.expect("it stops");
+}
+
 /// Every entry of the trail that a query finds, page by page.
 async fn trail(given: &Given, query: &str) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());

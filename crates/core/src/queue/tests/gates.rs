@@ -266,6 +266,10 @@ fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
     let shown = queue.breakers(NOW);
     let Standing::Open { until: Some(until), .. } = shown[0].standing else { panic!("{shown:?}") };
     assert_eq!((shown.len(), shown[0].of), (1, BreakerOf::Shared(SharedGate::Origin(there))), "{shown:?}");
+    let through = |origin: &str| queue.lanes_through(SharedGate::Origin(OriginId::of(origin)));
+    let lanes: Vec<LaneId> = through("https://example.com").iter().map(|(lane, _)| *lane).collect();
+    assert_eq!(lanes, [LaneId::from_raw(1), LaneId::from_raw(2)]);
+    assert!(through("https://elsewhere.example.com").is_empty());
     let ends = NOW + open_for - open_for / 10..=NOW + open_for + open_for / 10;
     assert!(ends.contains(&until), "{until}");
 }

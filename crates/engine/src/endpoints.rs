@@ -14,6 +14,7 @@ use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::tier::Tier;
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
 use posthaste_store::{
@@ -94,6 +95,14 @@ pub enum NotMade {
     /// It has changed since it was read, or is no more.
     #[error("the endpoint was changed by somebody else at the same time; look at it, and ask again")]
     Stale,
+    /// As many secrets sign as may, and each was promised to.
+    #[error("{SECRETS_MAX} secrets sign already")]
+    TooManySecrets {
+        /// When the first of them stops.
+        until: Timestamp,
+        /// When that was found.
+        now: Timestamp,
+    },
     /// It is gone, and what waited for it is still being ended.
     #[error("what waited for this endpoint when it was gone is still being ended; enable it again in some minutes")]
     StillEnding,
@@ -158,7 +167,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Makes a new secret sign beside those in use, which stop after the overlap, each at its own time at the latest.
-    pub async fn rotate_secret(self: &Arc<Self>, endpoint: &Endpoint, overlap: Duration) -> Result<Endpoint, NotMade> {
+    /// None stops before it was said to.
+    pub async fn rotate_secret(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        overlap: Duration,
+        once: Option<Once<Endpoint>>,
+    ) -> Result<Made<Endpoint>, NotMade> {
         let now = self.clock.now();
         let newest = endpoint.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
         let new = Secret::generate_for(newest.map(|secret| secret.scheme()).unwrap_or_default());
@@ -166,12 +181,25 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let until = secret.until.map_or(now + overlap, |until| until.min(now + overlap));
             SigningSecret { until: Some(until), ..secret.clone() }
         };
-        let old = endpoint.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).take(SECRETS_MAX - 1);
+        let old: Vec<SigningSecret> = endpoint.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).collect();
+        let first_end = old.iter().filter_map(|secret| secret.until).min();
+        let full = first_end.filter(|_| old.len() >= SECRETS_MAX);
+        if let (Some(until), None) = (full, &once) {
+            return Err(NotMade::TooManySecrets { until, now });
+        }
         let secrets = std::iter::once(SigningSecret::lasting(new.reveal().as_str())).chain(old).collect();
-        let rotated = Endpoint { secrets, version: endpoint.version + 1, ..endpoint.clone() };
+        // Whoever has asked before is answered as then. Where there is no room, a version that is not the next one
+        // has the store say so, and change nothing.
+        let version = if full.is_some() { endpoint.version } else { endpoint.version + 1 };
+        let rotated = Endpoint { secrets, version, ..endpoint.clone() };
+        let once = once.map(|once| self.known_by(endpoint.tenant, once, &rotated, now));
         let rotate = |engine: Arc<Self>| async move {
-            let put = engine.store.rotate_secret(engine.session, rotated.clone()).await?;
-            engine.changed(rotated, put).await
+            match (engine.store.rotate_secret(engine.session, rotated.clone(), once).await?, full) {
+                (EndpointPut::Replayed(answer), _) => Ok(Made::Before(answer)),
+                (EndpointPut::KeyReused, _) => Err(NotMade::KeyReused),
+                (_, Some(until)) => Err(NotMade::TooManySecrets { until, now }),
+                (put, None) => engine.changed(rotated, put).await.map(Made::Now),
+            }
         };
         self.act(rotate).await?
     }

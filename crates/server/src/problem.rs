@@ -73,6 +73,7 @@ codes! {
     PolicyInUse "policy_in_use" CONFLICT "somebody still goes by the policy";
     TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as there may be";
     EndpointGone "endpoint_gone" CONFLICT "the endpoint is gone";
+    TooManySecrets "too_many_secrets" CONFLICT "as many secrets sign as may";
     Conflict "conflict" CONFLICT "something else is being done to it";
     TooManyReplays "too_many_replays" TOO_MANY_REQUESTS "as many replays go on as may at once";
     QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
@@ -300,6 +301,14 @@ impl From<NotMade> for Problem {
             NotMade::Tls(bad) => {
                 let pointer = bad.field().map_or_else(|| "/tls".to_owned(), |field| format!("/tls/{field}"));
                 Self::of_body(Code::InvalidBody, at(&pointer, bad.to_string()))
+            }
+            NotMade::TooManySecrets { until, now } => {
+                let at = crate::value::write_time(until);
+                let detail = format!(
+                    "{error}, and the first of them stops at {at}: rotate again then, or end the older ones now with \
+                     {{\"overlap\": \"0s\"}}"
+                );
+                Self::new(Code::TooManySecrets, detail).after(until.since(now).as_secs() + 1)
             }
             NotMade::Stale => Self::new(Code::Conflict, error.to_string()),
             NotMade::StillEnding => Self::new(Code::Conflict, error.to_string()).after(STILL_ENDING_SECONDS),

@@ -27,6 +27,7 @@ pub trait Directory: Send + Sync + 'static {
         &self,
         session: Session,
         endpoint: Endpoint,
+        once: Option<Idempotency>,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
     /// Notes that somebody is about to see an endpoint's secrets.

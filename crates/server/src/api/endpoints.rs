@@ -243,27 +243,35 @@ pub async fn rotate<S: Store, C: Clock>(
     Named(named): Named,
     request: Request,
 ) -> Answer {
-    let body = body(request).await?;
+    let tenant = caller.tenant_id()?;
+    let (body, key) = keyed_body(tenant, request).await?;
     let mut fields = Object::read_optional(&body)?;
     let overlap = fields.get("overlap", |raw| match value::duration(raw)? {
         long if long > OVERLAP_MAX => Err(format!("must be at most {}", crate::duration::write(OVERLAP_MAX))),
         overlap => Ok(overlap),
     });
     fields.finish()?;
-    caller.tenant()?;
+    let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
     let mut tries = 0;
     loop {
-        let endpoint = found(&api, caller.sees(), &named).await?;
+        let endpoint = found(&api, Sees::Tenant(tenant), &named).await?;
         tries += 1;
-        match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP)).await {
+        match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
-            rotated => {
-                let rotated = rotated?;
-                tracing::info!(endpoint = public_id(&api, &rotated), "rotated an endpoint's secret");
-                return Ok(json(StatusCode::OK, &Secrets::of(&rotated.secrets)));
+            Ok(Made::Before(first)) => return Ok(replayed(first)),
+            Ok(Made::Now(endpoint)) => {
+                tracing::info!(endpoint = public_id(&api, &endpoint), "rotated an endpoint's secret");
+                return Ok(json_bytes(StatusCode::OK, rotated(&endpoint).body));
             }
+            Err(refused) => return Err(refused.into()),
         }
     }
+}
+
+/// What is answered once a secret is rotated, and again under the same key.
+fn rotated(endpoint: &Endpoint) -> FirstAnswer {
+    let body = serde_json::to_vec(&Secrets::of(&endpoint.secrets)).expect("our own answers always serialise");
+    FirstAnswer { status: StatusCode::OK.as_u16(), body: body.into() }
 }
 
 /// What signs, newest first.

@@ -178,6 +178,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/endpoints/{id}/secret/rotate", "Makes an endpoint sign with a new secret")
         .scope("secrets")
         .may_take(&ROTATE)
+        .keyed()
         .answers(&[answer(200, "All that signs from now on.", &SECRETS)]),
     Operation::post("/v1/endpoints/{id}/test", "Sends an example message to an endpoint")
         .scope("manage")

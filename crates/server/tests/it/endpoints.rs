@@ -1,6 +1,7 @@
 //! Making and reading endpoints.
 
-use http::{Method, StatusCode};
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
 use serde_json::Value;
 
 use tokio::net::TcpListener;
@@ -223,6 +224,35 @@ async fn a_rotated_secret_signs_beside_the_older_one_unless_that_leaked() {
     assert_ne!(leaked["secret"], rotated["secret"]);
     let long = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "31d"}"#).await;
     assert_eq!(long.problem(), (400, "invalid_body", "/overlap"));
+}
+
+#[tokio::test]
+async fn no_secret_stops_before_the_time_that_was_promised() {
+    let server = Server::start().await;
+    server.endpoint(r#", "uid": "crm""#).await;
+    let rotate = async |key: &str, body: &str| {
+        let request = Request::post("/v1/endpoints/crm/secret/rotate").header("content-type", "application/json");
+        let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
+        server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+    };
+    for key in ["", "second", ""] {
+        assert_eq!(rotate(key, "").await.status, StatusCode::OK);
+    }
+    let before = server.get("/v1/endpoints/crm/secret").await.body;
+    assert_eq!(before["previous"].as_array().map(Vec::len), Some(3));
+    for key in ["", "fifth"] {
+        let full = rotate(key, "").await;
+        assert_eq!(full.problem(), (409, "too_many_secrets", ""));
+        let until = before["previous"][2]["until"].as_str().expect("a time");
+        assert!(full.text("detail").contains(until), "{}", full.body);
+        assert!(full.headers.contains_key("retry-after"));
+    }
+    assert_eq!(server.get("/v1/endpoints/crm/secret").await.body, before, "and nothing has changed");
+    let again = rotate("second", "").await;
+    assert_eq!((again.status, &again.headers["idempotency-replayed"]), (StatusCode::OK, &"true".parse().expect("text")));
+    assert_eq!(again.body["secret"], before["previous"][0]["secret"], "an answer that showed a secret shows it again");
+    assert_eq!(rotate("second", r#"{"overlap": "0s"}"#).await.problem(), (422, "idempotency_key_reused", ""));
+    assert_eq!(rotate("", r#"{"overlap": "0s"}"#).await.status, StatusCode::OK);
 }
 
 #[tokio::test]

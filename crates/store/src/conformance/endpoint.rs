@@ -13,7 +13,10 @@ use posthaste_core::state::State;
 use super::fixture::{Case, Draft, MANY, after, endpoint, lane_id};
 use crate::Store;
 use crate::journal::Entry;
-use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, ListOrder, SecretAct, SigningSecret};
+use crate::row::{
+    DisabledBy, Endpoint, EndpointPut, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, SecretAct,
+    SigningSecret,
+};
 
 pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Case<S>) {
     let full = endpoint(1);
@@ -99,10 +102,15 @@ pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: 
     let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
     case.done("shown", case.store.note_secret_shown(case.session(), id, tenant).await);
     let rotated = Endpoint { version: 1, secrets: vec![SigningSecret::lasting("whsec_newer")], ..endpoint(1) };
-    let put = case.store.rotate_secret(case.session(), rotated.clone()).await;
+    let first = FirstAnswer { status: 200, body: bytes::Bytes::from_static(b"{}") };
+    let once =
+        Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
+    let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone())).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
-    let put = case.store.rotate_secret(case.session(), rotated).await;
+    let put = case.store.rotate_secret(case.session(), rotated.clone(), None).await;
     case.same("rotated by somebody else since", case.done("rotate", put), EndpointPut::Stale);
+    let put = case.store.rotate_secret(case.session(), rotated, Some(once)).await;
+    case.same("under its key, as before", case.done("rotate", put), EndpointPut::Replayed(first));
     let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
     let secret = |act| Entry::Secret { endpoint: id, tenant, act };
     let noted: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Secret { .. })).collect();

@@ -21,10 +21,15 @@ impl Memory {
     }
 
     /// See [`crate::Directory::rotate_secret`].
-    pub fn rotate_secret(&mut self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
+    pub fn rotate_secret(
+        &mut self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<EndpointPut, StoreError> {
         let (id, tenant) = (endpoint.id, endpoint.tenant);
         let note = Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
-        self.put_noted(session, endpoint, None, Some(note))
+        self.put_noted(session, endpoint, once, Some(note))
     }
 
     /// See [`crate::Directory::note_secret_shown`].

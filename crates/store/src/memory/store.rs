@@ -134,8 +134,13 @@ impl Directory for MemoryStore {
         Ok(self.lock().endpoints.get(&id).cloned())
     }
 
-    async fn rotate_secret(&self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
-        self.lock().rotate_secret(session, endpoint)
+    async fn rotate_secret(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<EndpointPut, StoreError> {
+        self.lock().rotate_secret(session, endpoint, once)
     }
 
     async fn note_secret_shown(

@@ -38,10 +38,15 @@ impl Directory for Sqlite {
         self.put(session, endpoint, once, None).await
     }
 
-    async fn rotate_secret(&self, session: Session, endpoint: Endpoint) -> Result<EndpointPut, StoreError> {
+    async fn rotate_secret(
+        &self,
+        session: Session,
+        endpoint: Endpoint,
+        once: Option<Idempotency>,
+    ) -> Result<EndpointPut, StoreError> {
         let (id, tenant) = (endpoint.id, endpoint.tenant);
         let note = journal::Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
-        self.put(session, endpoint, None, Some(note)).await
+        self.put(session, endpoint, once, Some(note)).await
     }
 
     async fn note_secret_shown(

@@ -44,6 +44,8 @@ pub struct Operation {
     pub summary: &'static str,
     /// The scope a caller's key needs; `None` where nobody needs a key.
     pub scope: Option<&'static str>,
+    /// The scope that a tenant's own key needs instead, to speak of itself.
+    pub own_scope: Option<&'static str>,
     /// The parameters it takes.
     pub parameters: &'static [Field],
     /// The body it takes.
@@ -91,12 +93,27 @@ impl Operation {
 
     /// A route of any method.
     pub const fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
-        Self { method, path, summary, scope: None, parameters: &[], takes: None, answers: &[], is_keyed: false }
+        Self {
+            method,
+            path,
+            summary,
+            scope: None,
+            own_scope: None,
+            parameters: &[],
+            takes: None,
+            answers: &[],
+            is_keyed: false,
+        }
     }
 
     /// For callers whose key has this scope.
     pub const fn scope(self, scope: &'static str) -> Self {
         Self { scope: Some(scope), ..self }
+    }
+
+    /// And for a tenant that speaks of itself, with this one.
+    pub const fn or_own(self, scope: &'static str) -> Self {
+        Self { own_scope: Some(scope), ..self }
     }
 
     /// With these parameters.

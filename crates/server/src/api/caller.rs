@@ -40,6 +40,11 @@ pub(crate) const SECRETS: u8 = Scope::Secrets as u8;
 pub(crate) const PRIVACY: u8 = Scope::Privacy as u8;
 pub(crate) const OPERATE: u8 = Scope::Operate as u8;
 
+/// Beside a scope: it is a tenant's that speaks of itself; an operator needs `operate`.
+const OWN: u8 = 0x80;
+pub(crate) const READ_OWN: u8 = OWN | READ;
+pub(crate) const MANAGE_OWN: u8 = OWN | MANAGE;
+
 /// Somebody who may do what a scope allows.
 #[derive(Debug)]
 pub struct Caller<const SCOPE: u8> {
@@ -52,7 +57,7 @@ pub struct Caller<const SCOPE: u8> {
 }
 
 impl<const SCOPE: u8> Caller<SCOPE> {
-    const NEEDS: Scope = Scope::ALL[SCOPE as usize];
+    const NEEDS: Scope = Scope::ALL[(SCOPE & !OWN) as usize];
 
     /// The tenant it speaks of; an operator must name one.
     pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>, Problem> {
@@ -61,10 +66,10 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         })
     }
 
-    /// Whose things it asks an operator's route for: everybody's, unless it names a tenant. Where nobody needs a key,
-    /// a tenant that goes without saying is none that was named.
+    /// Whose things it asks an operator's route for: a tenant its own; an operator everybody's, unless it names a
+    /// tenant. Where nobody needs a key, a tenant that goes without saying is none that was named.
     pub(crate) fn asks_for(&self) -> Sees {
-        if self.is_named { self.sees() } else { Sees::All }
+        if self.is_named || !self.is_operator() { self.sees() } else { Sees::All }
     }
 
     /// The id of the tenant it speaks of.
@@ -116,7 +121,8 @@ impl<const SCOPE: u8> Caller<SCOPE> {
             (presented, _) => Some(admitted(api, presented).await?),
         };
         if let Some(key) = &key {
-            key.allows(Self::NEEDS).map_err(denied)?;
+            let is_operators = SCOPE & OWN != 0 && key.tenant.is_none();
+            key.allows(if is_operators { Scope::Operate } else { Self::NEEDS }).map_err(denied)?;
         }
         let tenant = match key.as_ref().and_then(|key| key.tenant) {
             Some(own) => Some(own_tenant(api, own, headers).await?),

@@ -1,4 +1,4 @@
-//! Tenants: whose messages they are. For operators alone.
+//! Tenants: whose messages they are. For operators; a tenant sees what was agreed with it, and changes what is its own.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -20,17 +20,20 @@ use posthaste_store::{FirstAnswer, OPERATOR, Retention, Store, Whom};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::caller::{Caller, OPERATE, find_tenant};
+use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
 use super::idempotency::{keyed_body, replayed};
 use super::list::{Asked, page};
 use super::{Answer, Api, Named, body, erasure, json, json_bytes, no_body, no_parameters};
 use crate::duration;
 use crate::object::Object;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::value;
 
 /// Fields of a tenant that are documented and not built.
 const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];
+
+/// Fields that are the operator's to change.
+const AGREED: &[&str] = &["uid", "weight", "quota", "region", "retention"];
 
 /// A change that met another one is made again; so often, nobody else is that quick.
 const TRIES: u32 = 5;
@@ -90,26 +93,29 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 /// `GET /v1/tenants/{t}`.
 pub async fn show<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<READ_OWN>,
     Named(named): Named,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
-    let tenant = found(&api, &named).await?;
+    let tenant = asked_for(&api, &caller, &named).await?;
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
 }
 
 /// `PATCH /v1/tenants/{t}`: what is left out stays as it is.
 pub async fn change<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<MANAGE_OWN>,
     Named(named): Named,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     let mut tries = 0;
     loop {
-        let before = found(&api, &named).await?;
+        let before = asked_for(&api, &caller, &named).await?;
+        if !caller.is_operator() {
+            only_its_own(&body)?;
+        }
         let rules = api.engine.rules(before.id).await?;
         let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
         let tenant = Tenant { uid, terms, ..(*before).clone() };
@@ -129,8 +135,33 @@ pub async fn erase<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let tenant = found(&api, &named).await?;
+    let tenant = asked_for(&api, &caller, &named).await?;
     erasure::erase(&api, tenant.id, Whom::Tenant, caller.by()).await
+}
+
+/// The tenant of this id or uid, if it is one that the caller speaks of.
+async fn asked_for<S: Store, C: Clock, const SCOPE: u8>(
+    api: &Api<S, C>,
+    caller: &Caller<SCOPE>,
+    named: &str,
+) -> Result<Arc<Tenant>, Problem> {
+    let tenant = found(api, named).await?;
+    if caller.asks_for().sees(tenant.id) { Ok(tenant) } else { Err(Problem::no_such("tenant")) }
+}
+
+/// Refuses a change of what was agreed with a tenant, and is not its own to say.
+fn only_its_own(body: &[u8]) -> Result<(), Problem> {
+    let fields = Object::read_optional(body)?;
+    match AGREED.iter().find(|name| fields.has(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let detail = format!(
+                "{name} is the operator's to change, with the scope operate; a tenant changes its policy, time_zone and \
+                 off_peak"
+            );
+            Err(Problem::new(Code::ScopeMissing, detail))
+        }
+    }
 }
 
 /// The tenant of this id or uid.

@@ -79,7 +79,11 @@ fn operation(file: &str, one: &Operation) -> Value {
         "responses": responses(one.answers),
     });
     match one.scope {
-        Some(scope) => told["description"] = json!(format!("Needs a key with the scope `{scope}`.")),
+        Some(scope) => {
+            let own = one.own_scope.map(|own| format!(", or a tenant's own with `{own}` for itself"));
+            let own = own.unwrap_or_default();
+            told["description"] = json!(format!("Needs a key with the scope `{scope}`{own}."));
+        }
         None => told["security"] = json!([]),
     }
     if let Some(body) = one.takes {

@@ -91,11 +91,21 @@ pub(super) const OPERATIONS: &[Operation] = &[
         .scope("operate")
         .parameters(&[LIMIT, ORDER, CURSOR, UID])
         .answers(&[answer(200, "A page of them.", &Shape::Page(&SHOWN))]),
-    Operation::get("/v1/tenants/{t}", "Shows a tenant").scope("operate").answers(&[answer(200, "The tenant.", &SHOWN)]),
-    Operation::new("PATCH", "/v1/tenants/{t}", "Changes a tenant: what is left out stays as it is")
-        .scope("operate")
-        .may_take(&NEW)
-        .answers(&[answer(200, "The tenant as it is now.", &SHOWN)]),
+    Operation::get("/v1/tenants/{t}", "Shows a tenant").scope("operate").or_own("read").answers(&[answer(
+        200,
+        "The tenant.",
+        &SHOWN,
+    )]),
+    Operation::new(
+        "PATCH",
+        "/v1/tenants/{t}",
+        "Changes a tenant: what is left out stays as it is. A tenant itself changes its policy, time_zone and \
+         off_peak",
+    )
+    .or_own("manage")
+    .scope("operate")
+    .may_take(&NEW)
+    .answers(&[answer(200, "The tenant as it is now.", &SHOWN)]),
     Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with everything it has")
         .scope("operate")
         .answers(&[answer(200, "Nobody can read any of it.", &ERASED)]),

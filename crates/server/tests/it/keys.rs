@@ -412,6 +412,40 @@ async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
+    let locked = Locked::start().await;
+    let (id, key) = locked.tenant("acme", "").await;
+    let (other, _) = locked.tenant("umbrella", "").await;
+    let agreed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"quota": {"pending": 5}, "weight": 2}"#).await;
+    let never = locked.operate(Method::GET, "/v1/tenants/nobody", "").await;
+    for named in ["acme", &id] {
+        let path = format!("/v1/tenants/{named}");
+        assert_eq!(locked.call(&key, "", Method::GET, &path, "").await.body, agreed.body);
+        let own = r#"{"policy": "backend", "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:00"}}"#;
+        let changed = locked.call(&key, "", Method::PATCH, &path, own).await;
+        assert_eq!((changed.text("policy"), &changed.body["quota"]), ("backend", &agreed.body["quota"]));
+        for agreed in [r#"{"quota": null}"#, r#"{"weight": 9}"#, r#"{"region": "eu"}"#, r#"{"retention": null}"#] {
+            let refused = locked.call(&key, "", Method::PATCH, &path, agreed).await;
+            assert_eq!(refused.problem(), (403, "scope_missing", ""), "{agreed}");
+        }
+        let nothing = r#"{"policy": null, "time_zone": null, "off_peak": null}"#;
+        assert_eq!(locked.call(&key, "", Method::PATCH, &path, nothing).await.body, agreed.body);
+    }
+    for named in ["umbrella", &other] {
+        for method in [Method::GET, Method::PATCH] {
+            let refused = locked.call(&key, "", method, &format!("/v1/tenants/{named}"), "{}").await;
+            assert_eq!(refused.raw, never.raw, "as if it had never been");
+        }
+    }
+    let (_, reads) = locked.tenant("sees", r#"{"scopes": ["read"]}"#).await;
+    assert_eq!(locked.call(&reads, "", Method::GET, "/v1/tenants/sees", "").await.status, StatusCode::OK);
+    let refused = locked.call(&reads, "", Method::PATCH, "/v1/tenants/sees", "{}").await;
+    assert_eq!(refused.problem(), (403, "scope_missing", ""));
+    assert_eq!(locked.call(&key, "", Method::DELETE, "/v1/tenants/acme", "").await.problem(), (403, "scope_missing", ""));
+    locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
 async fn how_long_a_tenant_s_things_are_kept_is_within_what_makes_sense() {
     let locked = Locked::start().await;
     locked.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#).await;

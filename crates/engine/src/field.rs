@@ -15,6 +15,8 @@ pub const STATUS: &str = "status";
 pub const DETAIL: &str = "detail";
 /// How long it took, in milliseconds.
 pub const TOOK_MS: &str = "took_ms";
+/// A request: the `request-id` of its answer.
+pub const REQUEST: &str = "request";
 /// A request's method.
 pub const METHOD: &str = "method";
 /// A request's route: the pattern, never the path.

@@ -48,6 +48,7 @@ use posthaste_store::Store;
 use serde::Serialize;
 
 use crate::problem::{Code, Problem};
+use crate::request_id::RequestId;
 use crate::served::Served;
 pub use body::BODY_BYTES_MAX;
 use body::body;
@@ -85,11 +86,15 @@ impl<S: Store, C: Clock> Api<S, C> {
         self.ready.store(false, Ordering::Relaxed);
     }
 
+    /// The number of a request that has come.
+    fn numbered(&self) -> RequestId {
+        RequestId { prefix: self.request_prefix, number: self.served.begun() }
+    }
+
     /// Marks an answer, so that a caller and our log can speak of the same request.
-    pub fn stamp(&self, response: &mut Response) {
-        let number = self.served.answered(response);
-        let id = format!("req_{:08x}{number:08x}", self.request_prefix);
-        let id = HeaderValue::try_from(id).expect("hexadecimal digits are a header's value");
+    fn stamp(&self, id: RequestId, response: &mut Response) {
+        self.served.answered(response);
+        let id = HeaderValue::try_from(id.to_string()).expect("hexadecimal digits are a header's value");
         response.headers_mut().insert(REQUEST_ID, id);
     }
 

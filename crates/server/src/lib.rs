@@ -10,6 +10,7 @@ pub mod duration;
 mod object;
 pub mod openapi;
 pub mod problem;
+mod request_id;
 mod room;
 pub mod run;
 mod served;

@@ -7,10 +7,13 @@ use http::{StatusCode, Uri};
 use posthaste_engine::accept::NotAccepted;
 use posthaste_engine::endpoints::NotMade;
 use posthaste_engine::engine::NotDone;
+use posthaste_engine::field;
 use posthaste_engine::replays::NotReplayed;
 use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
 use serde::Serialize;
+
+use crate::request_id;
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:ident $title:literal;)*) => {
@@ -266,7 +269,11 @@ impl Problem {
 /// A read that failed. A write that failed is [`not_written`].
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn std::error::Error, "the store could not be read");
+        tracing::error!(
+            { field::REQUEST } = request_id::told(),
+            error = &error as &dyn std::error::Error,
+            "the store could not be read"
+        );
         Self::new(Code::StoreUnavailable, "the store could not be read; ask again later")
     }
 }
@@ -383,7 +390,11 @@ pub(crate) fn not_written(error: &StoreError, perhaps: &'static str) -> Problem 
         // Told once by the store: a line for each refusal would only fill the disk further.
         StoreError::Full => tracing::debug!("refused: the disk is full"),
         StoreError::Busy => tracing::debug!("refused: the store has too much to do"),
-        _ => tracing::error!(error = error as &dyn std::error::Error, "the store could not be written"),
+        _ => tracing::error!(
+            { field::REQUEST } = request_id::told(),
+            error = error as &dyn std::error::Error,
+            "the store could not be written"
+        ),
     }
     match error {
         StoreError::Stopped => Problem::new(Code::StoreUnavailable, perhaps),

@@ -10,6 +10,7 @@ use crate::problem::Code;
 /// What was answered since the start.
 #[derive(Debug)]
 pub(crate) struct Served {
+    begun: AtomicU64,
     requests: AtomicU64,
     /// By the order of [`Code::ALL`].
     refusals: Vec<AtomicU64>,
@@ -19,7 +20,7 @@ pub(crate) struct Served {
 impl Default for Served {
     fn default() -> Self {
         let refusals = Code::ALL.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { requests: AtomicU64::new(0), refusals, connections: AtomicU64::new(0) }
+        Self { begun: AtomicU64::new(0), requests: AtomicU64::new(0), refusals, connections: AtomicU64::new(0) }
     }
 }
 
@@ -34,12 +35,17 @@ impl Drop for Open<'_> {
 }
 
 impl Served {
-    /// An answer leaves: gives its number.
-    pub(crate) fn answered(&self, response: &Response) -> u64 {
+    /// A request has come: gives its number.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An answer leaves.
+    pub(crate) fn answered(&self, response: &Response) {
         if let Some(code) = response.extensions().get::<Code>() {
             self.refusals[*code as usize].fetch_add(1, Ordering::Relaxed);
         }
-        self.requests.fetch_add(1, Ordering::Relaxed)
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A connection was accepted.

@@ -35,6 +35,28 @@ fn asked(address: &str, header: &str) -> String {
 }
 
 #[test]
+fn the_log_knows_a_request_by_the_id_that_its_answer_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = std::fs::File::create(folder.path().join("log")).expect("a file");
+    let mut server = crate::posthaste(folder.path(), "serve --dev --listen 127.0.0.1:0 --set log=debug")
+        .stdout(std::process::Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .expect("the command starts");
+    let mut said = String::new();
+    let out = server.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("it says something");
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
+    let answer = asked(&address, "");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    let id = answer.lines().find_map(|line| line.strip_prefix("request-id: ")).expect("it has one").trim();
+    let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
+    let line = log.lines().find(|line| line.contains(id)).unwrap_or_else(|| panic!("{id} in {log}"));
+    assert!(line.contains("/v1/tenants") && line.contains("status"), "{line}");
+}
+
+#[test]
 fn dev_listens_on_this_machine_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 0.0.0.0:8400");

@@ -8,6 +8,8 @@ use posthaste_engine::field;
 use tokio::time::Instant;
 use tracing::Level;
 
+use crate::request_id;
+
 /// Whether anybody reads it.
 pub(super) fn is_read() -> bool {
     tracing::enabled!(Level::DEBUG)
@@ -21,6 +23,7 @@ pub(super) async fn write(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let (status, took_ms) = (response.status().as_u16(), begun.elapsed().as_millis());
     tracing::debug!(
+        { field::REQUEST } = request_id::told(),
         { field::METHOD } = %method,
         { field::ROUTE } = route,
         { field::STATUS } = status,

@@ -59,16 +59,17 @@ impl<S: Store, C: Clock> Routes<S, C> {
     pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
         let may_be_left = body.size_hint().exact().is_none_or(|bytes| bytes > BODY_BYTES_WITH_HEAD);
+        let id = self.api.numbered();
         let mut response = match self.room.admit(body) {
             // What it holds of the room, it holds until it is answered.
-            Ok((body, _held)) => self.routed(Request::from_parts(head, body)).await,
+            Ok((body, _held)) => id.scope(self.routed(Request::from_parts(head, body))).await,
             Err(NoRoom) => Problem::overloaded().into_response(),
         };
         if may_be_left && !response.status().is_success() {
             // What is left of the body is not read: a caller who is not told would send its next request in vain.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        self.api.stamp(&mut response);
+        self.api.stamp(id, &mut response);
         response
     }
 

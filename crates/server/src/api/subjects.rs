@@ -16,6 +16,7 @@ use posthaste_core::id::LaneId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{NotDone, Sees, View};
 use posthaste_engine::export::{Export, Exported};
+use posthaste_engine::field;
 use posthaste_store::{Store, Whom};
 use serde::Serialize;
 
@@ -23,6 +24,7 @@ use super::caller::{Caller, PRIVACY};
 use super::endpoint_fields::{self, Sight};
 use super::{Answer, Api, NDJSON, deliveries, endpoints, erasure, messages, no_body, no_parameters};
 use crate::problem::{Code, Problem, not_written};
+use crate::request_id::{self, RequestId};
 use crate::value;
 
 /// The subject that a path names.
@@ -70,13 +72,16 @@ pub async fn export<S: Store, C: Clock>(
         whose: Sees::Tenant(tenant),
         sight: caller.sight(),
         export,
+        request: request_id::current(),
         told: Told::default(),
         is_complete: false,
     };
     let parts = try_unfold(telling, async |mut telling| match telling.next().await {
         Ok(part) => Ok(part.map(|part| (part, telling))),
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "an export was cut off");
+            let error_told = &error as &dyn std::error::Error;
+            let request = telling.request.map(tracing::field::display);
+            tracing::error!({ field::REQUEST } = request, error = error_told, "an export was cut off");
             Err(error)
         }
     });
@@ -91,6 +96,8 @@ struct Telling<S, C> {
     whose: Sees,
     sight: Sight,
     export: Export,
+    /// It is told after it was answered.
+    request: Option<RequestId>,
     told: Told,
     is_complete: bool,
 }

@@ -15,9 +15,10 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::{Checkpoints, Outbox, Signed};
 
-use crate::config::{Config, Flags};
+use crate::config::Config;
 use crate::say::{NobodyReads, say};
 use crate::serve;
+use crate::settings::SettingsArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -31,9 +32,8 @@ enum Command {
     Verify(VerifyArgs),
     /// Print the newest checkpoint and the public key: keep them on another machine
     Checkpoint {
-        /// The data folder [default: as the server has it]
-        #[arg(long, value_name = "DIR")]
-        data: Option<PathBuf>,
+        #[command(flatten)]
+        settings: SettingsArgs,
         /// Print the public key alone, as openssl takes it
         #[arg(long)]
         pem: bool,
@@ -45,9 +45,8 @@ enum Command {
 
 #[derive(clap::Args)]
 struct VerifyArgs {
-    /// The data folder [default: as the server has it]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
     /// Checkpoints that were kept elsewhere, one a line; may be given more than once
     #[arg(long, value_name = "FILE")]
     checkpoint: Vec<PathBuf>,
@@ -62,8 +61,8 @@ struct VerifyArgs {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let ended = match &args.command {
         Command::Verify(args) => run_verify(args),
-        Command::Checkpoint { data, pem: true, .. } => print_key(data.clone()).map(|()| ExitCode::SUCCESS),
-        Command::Checkpoint { data, sign, .. } => run_checkpoint(data.clone(), *sign).map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint { settings, pem: true, .. } => print_key(settings).map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint { settings, sign, .. } => run_checkpoint(settings, *sign).map(|()| ExitCode::SUCCESS),
     };
     ended.unwrap_or_else(|error| {
         if error.is::<NobodyReads>() {
@@ -75,7 +74,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
-    let config = load(args.data.clone())?;
+    let config = args.settings.load()?;
     let folder = config.data;
     let trust = Trust {
         now: SystemClock::new().now(),
@@ -97,13 +96,13 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     }
 }
 
-fn print_key(data: Option<PathBuf>) -> Result<()> {
-    let (_, key) = newest_checkpoint(&load(data)?.data)?;
+fn print_key(settings: &SettingsArgs) -> Result<()> {
+    let (_, key) = newest_checkpoint(&settings.load()?.data)?;
     say!("{}", key.to_pem().trim_end())
 }
 
-fn run_checkpoint(data: Option<PathBuf>, sign: bool) -> Result<()> {
-    let config = load(data)?;
+fn run_checkpoint(settings: &SettingsArgs, sign: bool) -> Result<()> {
+    let config = settings.load()?;
     // Before anything is signed: it never makes a store.
     let (newest, key) = newest_checkpoint(&config.data)?;
     let newest = if sign { serve::runtime()?.block_on(signed_now(&config))? } else { newest };
@@ -118,8 +117,4 @@ async fn signed_now(config: &Config) -> Result<Option<Signed>> {
     let signed = store.sign_now(session, SystemClock::new().now()).await;
     store.close().await;
     Ok(signed?)
-}
-
-fn load(data: Option<PathBuf>) -> Result<Config> {
-    Ok(Config::load(&Flags { data, ..Flags::default() })?)
 }

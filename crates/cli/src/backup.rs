@@ -8,13 +8,15 @@ use posthaste_crypto::master::KeyCheck;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::master_key;
 use posthaste_store::sqlite::backup::manifest::Manifest;
-use posthaste_store::sqlite::backup::restore::{Restored, restore};
+use posthaste_store::sqlite::backup::restore::{Restored, WouldSend, restore};
 use posthaste_store::sqlite::backup::{Progress, back_up};
+use serde_json::{Value, json};
 
 use crate::audit::show::Bar;
-use crate::config::{Config, Flags};
+use crate::config::Config;
 use crate::say::say;
 use crate::serve;
+use crate::settings::SettingsArgs;
 
 /// Endpoints that are shown; the rest is summed up.
 const SHOWN: usize = 20;
@@ -24,26 +26,30 @@ pub(crate) struct BackupArgs {
     /// The folder to make
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// The data folder [default: as the server has it]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// The backup
+    /// The backup; the data folder is made of it, and may hold nothing but master.key
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// The data folder to make; it may hold nothing but master.key [default: as the server has it]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
     /// A newer list of erasures than those with the backup and beside it; may be given more than once
     #[arg(long, value_name = "FILE")]
     erasures: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run_backup(args: &BackupArgs) -> Result<()> {
-    let config = load(args.data.clone())?;
+    let config = args.settings.load()?;
     let mut bar = Bar::new();
     let made = back_up(&config.data, &args.to, SystemClock::new().now(), |progress| {
         bar.show(shown(progress));
@@ -51,12 +57,15 @@ pub(crate) fn run_backup(args: &BackupArgs) -> Result<()> {
     });
     bar.clear();
     let made = made?;
+    if args.json {
+        return say!("{}", json!({ "to": args.to.display().to_string(), "backup": manifest(&made) }));
+    }
     say!("{} holds {} MB as of {}.", args.to.display(), made.bytes / 1_000_000, at(made.at))?;
     say!("To restore it, master key {} is needed; it is not in the backup.", keys(&made))
 }
 
 pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
-    let config = load(args.data.clone())?;
+    let config = args.settings.load()?;
     let ask =
         |needed: &[KeyCheck]| master_key::load(&config.master_key, &config.data, needed).map_err(|why| why.to_string());
     let mut bar = Bar::new();
@@ -66,7 +75,34 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
             bar.show(shown(progress));
         }));
     bar.clear();
-    tell(&restored?, &config)
+    let restored = restored?;
+    if args.json { say!("{}", object(&restored, &config)) } else { tell(&restored, &config) }
+}
+
+fn object(restored: &Restored, config: &Config) -> Value {
+    let Restored { manifest: made, would_send, erased_again } = restored;
+    let each = |one: &WouldSend| {
+        json!({
+            "endpoint": one.endpoint,
+            "tenant": one.tenant,
+            "pending": one.pending,
+            "due": one.due,
+            "first_due": at(one.first_due),
+        })
+    };
+    json!({
+        "data": config.data.display().to_string(),
+        "backup": manifest(made),
+        "paused": true,
+        "erased_again": erased_again.applied,
+        "erasures_refused": erased_again.refused,
+        "would_send": would_send.iter().map(each).collect::<Vec<_>>(),
+    })
+}
+
+fn manifest(made: &Manifest) -> Value {
+    let keys: Vec<String> = made.master_keys.iter().map(ToString::to_string).collect();
+    json!({ "at": at(made.at), "bytes": made.bytes, "pending": made.pending, "master_keys": keys })
 }
 
 fn tell(restored: &Restored, config: &Config) -> Result<()> {
@@ -88,7 +124,7 @@ fn tell(restored: &Restored, config: &Config) -> Result<()> {
     }
     say!("{all} deliveries wait. The original may have sent them since; they would be sent again:")?;
     for one in would_send.iter().take(SHOWN) {
-        let tenant = one.tenant.map_or("no tenant".to_owned(), |tenant| format!("tenant {}", tenant.raw()));
+        let tenant = one.tenant.as_ref().map_or("no tenant".to_owned(), |tenant| format!("tenant {tenant}"));
         say!(
             "  {} ({tenant}): {} pending, {} due, the first at {}",
             one.endpoint,
@@ -101,10 +137,6 @@ fn tell(restored: &Restored, config: &Config) -> Result<()> {
         say!("  and {} more endpoints", would_send.len() - SHOWN)?;
     }
     say!("Release it with POST /v1/resume and {{\"scope\": \"all\"}}, once it is sure that the original sends no more.")
-}
-
-fn load(data: Option<PathBuf>) -> Result<Config> {
-    Ok(Config::load(&Flags { data, ..Flags::default() })?)
 }
 
 fn shown(progress: Progress) -> posthaste_store::sqlite::audit::Progress {

@@ -1,6 +1,5 @@
 //! `posthaste keys`: which master key seals the data, and a newer one in its place.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -10,10 +9,12 @@ use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::rotation::rotate_now;
 use posthaste_store::sqlite::rotation::status;
 use posthaste_store::{Outbox, Rotation};
+use serde_json::{Value, json};
 
-use crate::config::{Config, Flags};
+use crate::config::Config;
 use crate::say::say;
 use crate::serve;
+use crate::settings::SettingsArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -25,31 +26,41 @@ pub(crate) struct Args {
 enum Command {
     /// Which master key is needed, and how far a rotation is; beside a server or without one
     Status {
-        /// The data folder [default: as the server has it]
-        #[arg(long, value_name = "DIR")]
-        data: Option<PathBuf>,
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Put a newer master key in the place of the old one, in a folder that no server has open
     Rotate {
-        /// The data folder [default: as the server has it]
-        #[arg(long, value_name = "DIR")]
-        data: Option<PathBuf>,
+        #[command(flatten)]
+        settings: SettingsArgs,
     },
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
-        Command::Status { data } => {
-            let config = load(data.clone())?;
-            let told = words(&status(&config.data)?);
+        Command::Status { settings, json } => {
+            let rotation = status(&settings.load()?.data)?;
+            let told = if *json { object(&rotation).to_string() } else { words(&rotation) };
             say!("{told}")
         }
-        Command::Rotate { data } => serve::runtime()?.block_on(rotate(&load(data.clone())?)),
+        Command::Rotate { settings } => serve::runtime()?.block_on(rotate(&settings.load()?)),
     }
 }
 
-fn load(data: Option<PathBuf>) -> Result<Config> {
-    Ok(Config::load(&Flags { data, ..Flags::default() })?)
+/// What the API answers to `GET /v1/master-key/rotation`, as far as a folder tells it.
+fn object(rotation: &Rotation) -> Value {
+    let Rotation { newest, older, offered, rewrapped, left } = rotation;
+    json!({
+        "under_way": rotation.is_under_way(),
+        "newest": newest.to_string(),
+        "older": older.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "offered": offered.map(|offered| offered.to_string()),
+        "rewrapped": rewrapped,
+        "left": left,
+    })
 }
 
 async fn rotate(config: &Config) -> Result<()> {

@@ -9,6 +9,7 @@ mod keys;
 mod policy;
 mod say;
 mod serve;
+mod settings;
 mod simulate;
 
 use std::process::ExitCode;

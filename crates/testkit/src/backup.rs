@@ -115,6 +115,7 @@ impl World {
     fn begin() -> Result<Self, CannotRun> {
         let program = std::env::current_exe()?.with_file_name("store_node");
         let folder = tempfile::Builder::new().prefix("backup-").tempdir_in(seeder::shelf()?)?;
+        fs::create_dir(folder.path().join("backups"))?;
         let mut node = start(&program, folder.path())?;
         node.0.tell("load")?;
         Ok(Self { program, folder, node })

@@ -24,6 +24,34 @@ fn a_rotation_puts_a_newer_key_in_the_place_of_the_old_one() {
 }
 
 #[test]
+fn commands_beside_the_server_take_its_settings_file_and_any_setting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    stop(begun(folder.path()));
+    std::fs::rename(folder.path().join("posthaste-data"), folder.path().join("elsewhere")).expect("a folder");
+    std::fs::write(folder.path().join("own.toml"), "data = \"elsewhere\"\n").expect("a file");
+    for line in [
+        "keys status --config own.toml",
+        "keys status --set data=elsewhere",
+        "audit verify --config own.toml",
+        "audit checkpoint --set data=elsewhere",
+        "keys rotate --config own.toml",
+        "backup --config own.toml --to kept",
+        "restore kept --config own.toml --set data=third --set master_key_file=elsewhere/master.key",
+    ] {
+        let (ok, said, complaint) = ended(folder.path(), line);
+        assert!(ok, "{line}: {said}{complaint}");
+    }
+    let (_, said, _) = ended(folder.path(), "keys status --config own.toml --json");
+    let told: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    assert!(told["newest"].is_string() && told["older"] == serde_json::json!([]), "{said}");
+    let (_, said, _) = ended(folder.path(), "backup --config own.toml --to second --json");
+    let told: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    assert_eq!((&told["to"], &told["backup"]["pending"]), (&"second".into(), &0.into()), "{said}");
+    let (ok, _, complaint) = ended(folder.path(), "keys status --set dta=elsewhere");
+    assert!(!ok && complaint.contains("dta"), "{complaint}");
+}
+
+#[test]
 fn without_a_store_there_is_nothing_to_rotate() {
     let folder = tempfile::tempdir().expect("a folder");
     for line in ["keys status", "keys rotate"] {

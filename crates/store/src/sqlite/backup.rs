@@ -62,8 +62,17 @@ pub enum NotCopied {
         /// Where.
         path: String,
     },
+    /// There is no folder to make it in.
+    #[error(
+        "there is no folder {parent} to make it in: make that one, or mount the disk that it should be on; nothing was \
+         changed"
+    )]
+    NoParent {
+        /// Which.
+        parent: String,
+    },
     /// The system refused.
-    #[error("cannot {doing} {path}: {source}")]
+    #[error("cannot {doing} {path}")]
     Io {
         /// What was tried.
         doing: &'static str,
@@ -115,6 +124,10 @@ pub fn back_up(
 ) -> Result<Manifest, NotCopied> {
     if to.symlink_metadata().is_ok() {
         return Err(NotCopied::Exists { path: to.display().to_string() });
+    }
+    let parent = parent_of(to);
+    if !parent.is_dir() {
+        return Err(NotCopied::NoParent { parent: parent.display().to_string() });
     }
     let (reading, conn) = audit::open_for_long(folder)?;
     let _lock = take_lock(folder)?;
@@ -182,6 +195,10 @@ fn take_lock(folder: &Path) -> Result<File, NotCopied> {
     }
 }
 
+fn parent_of(to: &Path) -> &Path {
+    to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// A folder on its way, gone when it fails.
 struct Part {
     path: PathBuf,
@@ -191,8 +208,7 @@ struct Part {
 
 impl Part {
     fn make(to: &Path) -> Result<Self, NotCopied> {
-        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+        let parent = parent_of(to);
         let suffix = hex::write(&posthaste_crypto::random::bytes::<4>());
         let path = PathBuf::from(format!("{}.part-{suffix}", to.display()));
         DirBuilder::new().mode(FOLDER_MODE).create(&path).map_err(io_error("make", &path))?;

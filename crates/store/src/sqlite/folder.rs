@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
@@ -17,6 +17,8 @@ pub(super) const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
 pub(super) const DATABASE: &str = "posthaste.db";
+/// Held by the process that has the folder.
+pub(super) const LOCK: &str = "lock";
 const NEW_DATABASE: &str = "posthaste.db-new";
 /// Where a restore makes what it puts in place at its end.
 pub(super) const RESTORING: &str = "restoring";
@@ -150,7 +152,7 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         .create(true)
         .truncate(false)
         .mode(FILE_MODE)
-        .open(path.join("lock"))
+        .open(path.join(LOCK))
         .map_err(|error| refused(path, cannot("open its lock", &error)))?;
     match file.try_lock() {
         Ok(()) => {}
@@ -158,6 +160,11 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         Err(TryLockError::Error(error)) => {
             return Err(refused(path, format!("cannot lock it: {error}; it must be on a local disk")));
         }
+    }
+    // A restore that fails takes its lock with it: one that nobody else can find holds nobody off.
+    let found = fs::metadata(path.join(LOCK)).ok().zip(file.metadata().ok());
+    if found.is_none_or(|(there, own)| (there.dev(), there.ino()) != (own.dev(), own.ino())) {
+        return Err(refused(path, "another process had it open and has just left it; try again".to_owned()));
     }
     // For whoever finds the folder taken; the lock holds without it.
     let note = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use posthaste_core::id::{LaneId, TenantId};
+use posthaste_core::id::{Key, LaneId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Sha256;
 use posthaste_crypto::master::{KeyCheck, Masters};
@@ -18,7 +18,7 @@ use super::{ERASURES, NotCopied, Progress, beside, each_chunk, erasures, in_word
 use crate::row::{Pause, PauseScope};
 use crate::sqlite::column::{get, stored_key};
 use crate::sqlite::erasure::ErasedAgain;
-use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, RESTORING};
+use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, LOCK, RESTORING};
 use crate::sqlite::{Bounds, Sqlite, failed, journal, pause, rotation, schema};
 use crate::{Outbox, StoreError};
 
@@ -26,7 +26,7 @@ use crate::{Outbox, StoreError};
 /// twice.
 const STARTS_LEFT_OUT: u32 = 1_000;
 /// What may be in a folder that a backup is restored to: the key that it needs.
-const MAY_BE_THERE: [&str; 2] = ["master.key", "lock"];
+const MAY_BE_THERE: [&str; 2] = ["master.key", LOCK];
 
 /// A folder that was made of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Restored {
 pub struct WouldSend {
     /// Which, as the API names it.
     pub endpoint: String,
-    /// Whose; none if the endpoint is no more.
-    pub tenant: Option<TenantId>,
+    /// Whose, in the same way; none if the endpoint is no more.
+    pub tenant: Option<String>,
     /// Deliveries that have not ended.
     pub pending: u64,
     /// Those of them that are due.
@@ -73,11 +73,14 @@ pub async fn restore(
     }
     let list = all_erasures(from, &manifest, lists)?;
     is_free(folder)?;
+    let was_locked = folder.join(LOCK).exists();
     let place = Folder::take(folder)?;
+    // Goes before the lock does.
+    let mut left = Left { folder, was_locked, is_done: false };
     let staged = Staged::make(folder)?;
     let database = staged.path.join(DATABASE);
     copy(from, &manifest, &database, &mut say)?;
-    let masters = prepare(&database, &manifest, now, ask).map_err(|error| match error {
+    let masters = prepare((from, &database), &manifest, now, ask).map_err(|error| match error {
         // A copy that SQLite cannot read is no backup, whatever its digest says.
         NotCopied::Store(error @ StoreError::Database { .. }) => refused(in_words(&error)),
         error => error,
@@ -86,7 +89,11 @@ pub async fn restore(
         super::write_new(&staged.path.join(ERASURES), list.as_bytes())?;
     }
     let bounds = Bounds { reserve_bytes: 0, ..Bounds::default() };
-    let store = Sqlite::open_bounded(&staged.path, masters, bounds)?;
+    let store = Sqlite::open_bounded(&staged.path, masters, bounds).map_err(|error| match error {
+        // Where it is made is nobody's business.
+        StoreError::Folder { reason, .. } => refused(reason),
+        error => error.into(),
+    })?;
     let finished = finish(&store, &list, now).await;
     store.close().await;
     let (would_send, erased_again) = finished?;
@@ -97,6 +104,7 @@ pub async fn restore(
         super::write_new(&folder.join(ERASURES), &erased)?;
     }
     place.put_in_place(&database).map_err(io_error("write", &folder.join(DATABASE)))?;
+    left.is_done = true;
     drop(staged);
     Ok(Restored { manifest, would_send, erased_again })
 }
@@ -131,6 +139,31 @@ fn is_free(folder: &Path) -> Result<(), NotCopied> {
         }
     }
     Ok(())
+}
+
+/// What a restore that fails has put into the folder: it goes again. The folder stays, for the key that it may want.
+struct Left<'a> {
+    folder: &'a Path,
+    was_locked: bool,
+    is_done: bool,
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let database = self.folder.join(DATABASE).metadata();
+        if self.is_done || database.is_ok_and(|file| file.len() > 0) {
+            return;
+        }
+        // Nothing but these was let in: they are ours, and say nothing yet.
+        let names = [Some(DATABASE), Some(ERASURES), (!self.was_locked).then_some(LOCK)];
+        for path in names.into_iter().flatten().map(|name| self.folder.join(name)) {
+            if path.exists()
+                && let Err(error) = fs::remove_file(&path)
+            {
+                tracing::warn!(%error, path = %path.display(), "what a restore left behind could not be removed");
+            }
+        }
+    }
 }
 
 /// The folder in which it is made, gone at the end.
@@ -189,13 +222,13 @@ fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progre
 
 /// Makes the copy one that starts paused and mints numbers of its own; gives the keys that open it.
 fn prepare(
-    database: &Path,
+    (from, database): (&Path, &Path),
     manifest: &Manifest,
     now: Timestamp,
     ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
 ) -> Result<Masters, NotCopied> {
     let doing = failed("prepare the restored database");
-    let refused = |why: String| NotCopied::Refused { path: database.display().to_string(), why };
+    let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
     let mut conn = Connection::open(database).map_err(&doing)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(&doing)?;
     let head = journal::last(&conn)?;
@@ -235,19 +268,24 @@ fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<Woul
     let mut sql = conn
         .prepare(
             "SELECT d.lane, (SELECT e.tenant FROM endpoint e WHERE e.id = d.lane), count(*), sum(d.due_ms <= ?1),
-                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.lane)
+                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.lane),
+                    (SELECT t.at_ms FROM endpoint e JOIN document t ON t.kind = 0 AND t.tenant = e.tenant
+                     WHERE e.id = d.lane)
              FROM delivery d GROUP BY d.lane ORDER BY 3 DESC, 1",
         )
         .map_err(&doing)?;
     let mut rows = sql.query([now.as_millis()]).map_err(&doing)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        let (tenant, made): (Option<i64>, Option<i64>) = (get(row, 1)?, get(row, 5)?);
-        let key = LaneId(stored_key(get(row, 0)?)?).endpoint().0;
-        let made = made.and_then(|made| u64::try_from(made).ok()).unwrap_or(0);
+        let id = |kind, key: Key, made: Option<i64>| {
+            let made = made.and_then(|made| u64::try_from(made).ok()).unwrap_or(0);
+            ids.mint(kind, key.writer().number(), key.seq(), made)
+        };
+        let tenant = get::<Option<i64>>(row, 1)?.map(stored_key).transpose()?;
+        let made = get(row, 6)?;
         found.push(WouldSend {
-            endpoint: ids.mint(Kind::Endpoint, key.writer().number(), key.seq(), made),
-            tenant: tenant.map(stored_key).transpose()?.map(TenantId),
+            endpoint: id(Kind::Endpoint, LaneId(stored_key(get(row, 0)?)?).endpoint().0, get(row, 5)?),
+            tenant: tenant.map(|tenant| id(Kind::Tenant, tenant, made)),
             pending: get::<i64>(row, 2)?.unsigned_abs(),
             due: get::<i64>(row, 3)?.unsigned_abs(),
             first_due: Timestamp::from_millis(get(row, 4)?),

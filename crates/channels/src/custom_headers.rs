@@ -91,6 +91,20 @@ pub enum BadHeader {
     },
 }
 
+impl BadHeader {
+    /// Which header it is about, where it is one alone.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::TooMany | Self::TooLarge => None,
+            Self::Name { name }
+            | Self::Reserved { name }
+            | Self::Twice { name }
+            | Self::Value { name }
+            | Self::ValueTooLong { name, .. } => Some(name),
+        }
+    }
+}
+
 impl CustomHeaders {
     /// Takes names and values as the API got them. White space around a value is not part of it.
     pub fn parse<'a>(given: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BadHeader> {

@@ -38,6 +38,25 @@ pub enum Why {
 }
 
 impl Why {
+    /// Every reason there is.
+    pub const ALL: [Self; 15] = [
+        Self::Scheduled,
+        Self::Backoff,
+        Self::RetryAfter,
+        Self::RetryBudget,
+        Self::BreakerOpen,
+        Self::RateLimit,
+        Self::Concurrency,
+        Self::OffPeak,
+        Self::Order,
+        Self::Turn,
+        Self::Ack,
+        Self::Paused,
+        Self::EndpointDisabled,
+        Self::Credential,
+        Self::Store,
+    ];
+
     /// The reason's name in the API.
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,6 +78,8 @@ impl Why {
         }
     }
 }
+
+const _: () = assert!(Why::ALL.len() == Why::Store as usize + 1, "none is left out");
 
 /// Something holds: why, and until when. Holding costs no attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

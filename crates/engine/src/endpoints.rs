@@ -72,17 +72,32 @@ pub enum NotMade {
     #[error("signing.secret: {0}")]
     Secret(#[from] BadSecret),
     /// One of its event types is not a pattern.
-    #[error("event_types: {0}")]
-    EventType(#[from] pattern::BadPattern),
+    #[error("event_types: {bad}")]
+    EventType {
+        /// Which, from 0.
+        index: usize,
+        /// What is wrong with it.
+        bad: pattern::BadPattern,
+    },
     /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
     /// One of its headers cannot be sent.
-    #[error("headers: {0}")]
-    Header(#[from] BadHeader),
+    #[error("headers: {bad}")]
+    Header {
+        /// Which, as its owner writes it, where it is one alone.
+        name: Option<String>,
+        /// What is wrong with it.
+        bad: BadHeader,
+    },
     /// One of its words on statuses says nothing.
-    #[error("status_overrides: {0}")]
-    Override(#[from] BadOverride),
+    #[error("status_overrides: {bad}")]
+    Override {
+        /// Of which status.
+        status: String,
+        /// What is wrong with it.
+        bad: BadOverride,
+    },
     /// Its certificates or its key cannot be used.
     #[error("tls: {0}")]
     Tls(#[from] BadIdentity),
@@ -329,13 +344,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// that everybody at one origin is known to be.
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         endpoint.url = Target::parse(&endpoint.url, self.destinations.targets())?.rewritten(endpoint.url);
-        endpoint.event_types.iter().try_for_each(|text| pattern::Pattern::parse(text).map(drop))?;
+        for (index, text) in endpoint.event_types.iter().enumerate() {
+            pattern::Pattern::parse(text).map_err(|bad| NotMade::EventType { index, bad })?;
+        }
         if let Some(named) = &endpoint.policy {
             self.rules(endpoint.tenant).await?.policy(named)?;
         }
-        CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+        let headers = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        CustomHeaders::parse(headers).map_err(|bad| {
+            let is_it = |name: &&String| bad.name().is_some_and(|known| known.eq_ignore_ascii_case(name));
+            // Of two that are the same one, the later is one too many.
+            let name = endpoint.headers.iter().map(|(name, _)| name).rfind(is_it).cloned();
+            NotMade::Header { name, bad }
+        })?;
         let mut overrides = Overrides::default();
-        endpoint.status_overrides.iter().try_for_each(|(status, class)| overrides.add(status, class))?;
+        for (status, class) in &endpoint.status_overrides {
+            let added = overrides.add(status, class);
+            added.map_err(|bad| NotMade::Override { status: status.clone(), bad })?;
+        }
         destination::identity(&endpoint.tls)?;
         if let Some(name) = &endpoint.time_zone {
             let now = self.clock.now();

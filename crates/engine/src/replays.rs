@@ -3,8 +3,8 @@
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
-    Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
+    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState,
+    ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
 use crate::accept::Once;

@@ -5,6 +5,7 @@
 //! was is named.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -96,6 +97,60 @@ impl<'a> Object<'a> {
         parse(raw).map_err(|detail| self.complain(name, detail)).ok()
     }
 
+    /// The entries of a list, each told of at its own place; nothing where one of them makes no sense.
+    pub(crate) fn list<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl Fn(&'a RawValue) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let read = |raw: &'a RawValue| serde_json::from_str(raw.get()).map_err(|_| "must be a list".to_owned());
+        let list: Vec<&'a RawValue> = self.get(name, read)?;
+        let mut entries = Vec::with_capacity(list.len());
+        for (index, raw) in list.iter().enumerate() {
+            match parse(raw) {
+                Ok(entry) => entries.push(entry),
+                Err(detail) => self.complain(&format!("{name}/{index}"), detail),
+            }
+        }
+        (entries.len() == list.len()).then_some(entries)
+    }
+
+    /// The same of a list that asks for something: at least one, and no more than this.
+    pub(crate) fn some<T>(
+        &mut self,
+        name: &'static str,
+        most: usize,
+        parse: impl Fn(&'a RawValue) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let entries = self.list(name, parse)?;
+        match entries.len() {
+            0 => self.complain(name, "must name at least one; leave it out to ask for nothing".to_owned()),
+            many if many > most => self.complain(name, format!("must name at most {most}")),
+            _ => return Some(entries),
+        }
+        None
+    }
+
+    /// An object of texts whose names are the caller's own, each told of at its own place.
+    pub(crate) fn texts(&mut self, name: &'static str) -> Option<Vec<(String, String)>> {
+        let read = |raw: &'a RawValue| {
+            let fields = serde_json::from_str::<Fields<'a>>(raw.get());
+            fields.map_err(|_| "must be an object whose values are strings".to_owned())
+        };
+        let fields = self.get(name, read)?.0;
+        let count = fields.len();
+        let mut texts: BTreeMap<String, String> = BTreeMap::new();
+        for (member, raw) in fields {
+            let at = || format!("{name}/{}", escaped(&member));
+            match serde_json::from_str(raw.get()) {
+                Err(_) => self.complain(&at(), "must be a string".to_owned()),
+                Ok(_) if texts.contains_key(member.as_ref()) => self.complain(&at(), "is written twice".to_owned()),
+                Ok(text) => drop(texts.insert(member.into_owned(), text)),
+            }
+        }
+        (texts.len() == count).then(|| texts.into_iter().collect())
+    }
+
     /// Whether a field is there at all.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(written, _)| written == name)
@@ -128,12 +183,17 @@ impl<'a> Object<'a> {
         for name in names {
             let asked = self.get(name, |raw| Ok(raw.get() != "false")).unwrap_or(false);
             if asked {
-                self.complain(name, "this version cannot do that yet; leave it out".to_owned());
-                self.asks_too_much = true;
+                self.cannot_yet(name, "this version cannot do that yet; leave it out".to_owned());
             }
         }
         // Not to be suggested for a slip of the finger: it would be refused as well.
         self.not_built.extend_from_slice(names);
+    }
+
+    /// Adds a complaint about a field whose value will mean something in a later version.
+    pub(crate) fn cannot_yet(&mut self, name: &str, detail: String) {
+        self.complain(name, detail);
+        self.asks_too_much = true;
     }
 
     /// Adds a complaint about a field.
@@ -170,7 +230,7 @@ impl<'a> Object<'a> {
 }
 
 /// A name as a JSON pointer has it, and no longer than a person reads.
-fn escaped(name: &str) -> String {
+pub(crate) fn escaped(name: &str) -> String {
     name.chars().take(64).collect::<String>().replace('~', "~0").replace('/', "~1")
 }
 
@@ -279,6 +339,17 @@ mod tests {
                 "/inner is written twice",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_list_or_with_a_name_of_the_caller_s_own_is_told_at_its_place() {
+        let body = r#"{"tags": ["a", 1, "b", {}], "headers": {"x": 1, "a/b": true, "y": "z", "y": "z"}}"#;
+        let mut fields = Object::read(body.as_bytes()).expect("an object");
+        assert_eq!(fields.list("tags", crate::value::text), None);
+        assert_eq!(fields.texts("headers"), None);
+        let complaints = fields.into_complaints();
+        let pointers: Vec<&str> = complaints.told().iter().map(|one| one.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/tags/1", "/tags/3", "/headers/x", "/headers/a~1b", "/headers/y"]);
     }
 
     #[test]

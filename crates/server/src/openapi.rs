@@ -54,6 +54,10 @@ pub struct Operation {
     pub answers: &'static [Answered],
     /// Whether it takes an `Idempotency-Key`.
     pub is_keyed: bool,
+    /// Whether a tenant's quota bounds it.
+    pub is_limited: bool,
+    /// Whether what is there may stand in its way.
+    pub may_conflict: bool,
 }
 
 /// A body that a route takes.
@@ -103,6 +107,8 @@ impl Operation {
             takes: None,
             answers: &[],
             is_keyed: false,
+            is_limited: false,
+            may_conflict: false,
         }
     }
 
@@ -144,6 +150,16 @@ impl Operation {
     /// It makes something, so that it takes an `Idempotency-Key`.
     pub const fn keyed(self) -> Self {
         Self { is_keyed: true, ..self }
+    }
+
+    /// It is refused beyond a tenant's quota.
+    pub const fn limited(self) -> Self {
+        Self { is_limited: true, ..self }
+    }
+
+    /// It is refused where what is there stands in its way.
+    pub const fn conflicts(self) -> Self {
+        Self { may_conflict: true, ..self }
     }
 }
 
@@ -222,7 +238,7 @@ mod tests {
     fn asked_for(source: &str) -> BTreeSet<String> {
         let handlers = source.split("#[cfg(test)]").next().unwrap_or_default();
         let mut asked = BTreeSet::new();
-        for verb in [".get(\"", ".need(\"", ".object(\""] {
+        for verb in [".get(\"", ".need(\"", ".object(\"", ".list(\"", ".some(\"", ".texts(\""] {
             for behind in handlers.split(verb).skip(1) {
                 asked.extend(behind.split('"').next().map(str::to_owned));
             }

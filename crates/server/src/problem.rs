@@ -13,6 +13,7 @@ use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
 use serde::Serialize;
 
+use crate::object::escaped;
 use crate::request_id;
 
 macro_rules! codes {
@@ -302,8 +303,14 @@ impl From<NotMade> for Problem {
                 Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
             }
             NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
-            NotMade::Header(bad) => Self::of_body(Code::InvalidBody, at("/headers", bad.to_string())),
-            NotMade::Override(bad) => Self::of_body(Code::InvalidBody, at("/status_overrides", bad.to_string())),
+            NotMade::Header { name, bad } => {
+                let member = name.map(|name| format!("/{}", escaped(&name))).unwrap_or_default();
+                Self::of_body(Code::InvalidBody, at(&format!("/headers{member}"), bad.to_string()))
+            }
+            NotMade::Override { status, bad } => {
+                let pointer = format!("/status_overrides/{}", escaped(&status));
+                Self::of_body(Code::InvalidBody, at(&pointer, bad.to_string()))
+            }
             NotMade::Zone(unknown) => Self::of_body(Code::InvalidBody, at("/time_zone", unknown.to_string())),
             NotMade::Tls(bad) => {
                 let pointer = bad.field().map_or_else(|| "/tls".to_owned(), |field| format!("/tls/{field}"));
@@ -320,7 +327,9 @@ impl From<NotMade> for Problem {
             NotMade::Stale => Self::new(Code::Conflict, error.to_string()),
             NotMade::StillEnding => Self::new(Code::Conflict, error.to_string()).after(STILL_ENDING_SECONDS),
             NotMade::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
-            NotMade::EventType(bad) => Self::of_body(Code::InvalidBody, at("/event_types", bad.to_string())),
+            NotMade::EventType { index, bad } => {
+                Self::of_body(Code::InvalidBody, at(&format!("/event_types/{index}"), bad.to_string()))
+            }
             NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
         }
     }

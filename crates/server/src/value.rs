@@ -137,20 +137,6 @@ pub(crate) fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
     if read.len() <= LABELS_MAX && read.iter().all(fits) { Ok(read.into_iter().collect()) } else { Err(form()) }
 }
 
-/// Some of one kind: at least one, and no more than this.
-pub(crate) fn some<T>(
-    raw: &RawValue,
-    most: usize,
-    each: impl Fn(&RawValue) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list".to_owned())?;
-    if list.is_empty() || list.len() > most {
-        return Err(format!("must name 1 to {most}; leave it out to ask for nothing"));
-    }
-    let one = |(index, raw)| each(raw).map_err(|detail| format!("entry {index} {detail}"));
-    list.into_iter().enumerate().map(one).collect()
-}
-
 /// A time as the API writes it.
 pub(crate) fn write_time(at: Timestamp) -> String {
     jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| format!("{at:.3}")).unwrap_or_default()

@@ -134,7 +134,8 @@ impl<'a> Filter<'a> {
     fn within(self, whose: Sees) -> Result<Self, Problem> {
         match (self.tenant, whose.tenant()) {
             (Some(asked), Some(named)) if asked != named => {
-                let detail = "the parameter tenant is not the tenant that Posthaste-Tenant names; leave one of them out";
+                let detail =
+                    "the parameter tenant is not the tenant that Posthaste-Tenant names; leave one of them out";
                 Err(Problem::new(Code::InvalidParameter, detail))
             }
             (asked, named) => Ok(Self { tenant: asked.or(named), ..self }),

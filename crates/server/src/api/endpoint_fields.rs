@@ -39,12 +39,23 @@ const ON_DEAD: [(&str, OnDead); 2] = [("skip", OnDead::Skip), ("hold", OnDead::H
 const NOT_BUILT: &[&str] =
     &["subscription", "device_token", "topic", "environment", "registration_token", "credential"];
 
+/// Channels that are documented and not built.
+const CHANNELS_NOT_BUILT: [&str; 3] = ["webpush", "apns", "fcm"];
+
+/// Complains of every channel but the one there is.
+pub(super) fn check_channel(fields: &mut Object<'_>, channel: &str) {
+    if CHANNELS_NOT_BUILT.contains(&channel) {
+        fields.cannot_yet("channel", "this version cannot do that yet; it has webhook alone".to_owned());
+    } else if channel != "webhook" {
+        fields.complain("channel", "must be webhook".to_owned());
+    }
+}
+
 /// Reads all that may be said at any time; complaints stay with the fields.
 pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
-    fields.get("channel", |raw| match value::text(raw)?.as_str() {
-        "webhook" => Ok(()),
-        _ => Err("this version knows \"webhook\" alone".to_owned()),
-    });
+    if let Some(channel) = fields.get("channel", value::text) {
+        check_channel(fields, &channel);
+    }
     let had = |fields: &Object<'_>, name: &str| fields.has(name);
     macro_rules! field {
         ($name:literal, $parse:expr => $slot:expr, $default:expr) => {
@@ -58,9 +69,15 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     field!("uid", |raw| value::uid(raw).map(Some) => endpoint.uid, None);
     field!("subject", |raw| value::subject(raw).map(Some) => endpoint.subject, None);
     field!("description", |raw| description(raw).map(Some) => endpoint.description, None);
-    field!("tags", tags => endpoint.tags, Vec::new());
-    field!("headers", pairs => endpoint.headers, Vec::new());
-    field!("event_types", event_types => endpoint.event_types, Vec::new());
+    if had(fields, "tags") {
+        endpoint.tags = tags(fields);
+    }
+    if had(fields, "headers") {
+        endpoint.headers = fields.texts("headers").unwrap_or_default();
+    }
+    if had(fields, "event_types") {
+        endpoint.event_types = event_types(fields);
+    }
     field!("policy", |raw| value::text(raw).map(Some) => endpoint.policy, None);
     field!("ttl", |raw| value::ttl(raw).map(Some) => endpoint.ttl, None);
     field!("timeout", |raw| timeout(raw).map(Some) => endpoint.timeout, None);
@@ -68,7 +85,9 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     field!("order", |raw| value::one_of(raw, &ORDERS) => endpoint.order, Order::Fifo);
     field!("on_dead", |raw| value::one_of(raw, &ON_DEAD) => endpoint.on_dead, OnDead::Skip);
     field!("time_zone", |raw| value::text(raw).map(Some) => endpoint.time_zone, None);
-    field!("status_overrides", pairs => endpoint.status_overrides, Vec::new());
+    if had(fields, "status_overrides") {
+        endpoint.status_overrides = fields.texts("status_overrides").unwrap_or_default();
+    }
     if endpoint.on_dead == OnDead::Hold && endpoint.order != Order::Strict {
         fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
     }
@@ -125,32 +144,27 @@ fn description(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-fn tags(raw: &RawValue) -> Result<Vec<String>, String> {
-    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list of strings".to_owned())?;
-    if list.len() > TAGS_MAX {
-        return Err(format!("must be at most {TAGS_MAX} tags"));
+fn tags(fields: &mut Object<'_>) -> Vec<String> {
+    let given = fields.list("tags", value::name).unwrap_or_default();
+    if given.len() > TAGS_MAX {
+        fields.complain("tags", format!("must be at most {TAGS_MAX} tags"));
+        return Vec::new();
     }
-    let mut tags: Vec<String> = Vec::with_capacity(list.len());
-    for raw in list {
-        let tag = value::name(raw)?;
+    let mut tags: Vec<String> = Vec::with_capacity(given.len());
+    for tag in given {
         if !tags.contains(&tag) {
             tags.push(tag);
         }
     }
-    Ok(tags)
+    tags
 }
 
-fn event_types(raw: &RawValue) -> Result<Vec<String>, String> {
-    match value::texts(raw)? {
-        many if many.len() > EVENT_TYPES_MAX => Err(format!("must be at most {EVENT_TYPES_MAX} patterns")),
-        some => Ok(some),
+fn event_types(fields: &mut Object<'_>) -> Vec<String> {
+    let given = fields.list("event_types", value::text).unwrap_or_default();
+    if given.len() > EVENT_TYPES_MAX {
+        fields.complain("event_types", format!("must be at most {EVENT_TYPES_MAX} patterns"));
     }
-}
-
-fn pairs(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
-    let map: BTreeMap<String, String> =
-        serde_json::from_str(raw.get()).map_err(|_| "must be an object whose values are strings".to_owned())?;
-    Ok(map.into_iter().collect())
+    given
 }
 
 fn timeout(raw: &RawValue) -> Result<std::time::Duration, String> {

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use posthaste_core::fanout::Audience;
 use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
 use posthaste_core::time::Timestamp;
-use posthaste_engine::accept::{FANOUT_MAX, Named, NewMessage};
+use posthaste_engine::accept::{Named, NewMessage};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Tenant;
 use posthaste_store::{Details, Store};
 use serde_json::value::RawValue;
 
 use super::Api;
+use super::endpoint_fields::check_channel;
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
@@ -80,14 +81,14 @@ pub(super) fn parse<S: Store, C: Clock>(
 /// Whom a message is for: endpoints by name, or an audience of those there are.
 fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<Named>, Audience) {
     let mut to = fields.object("to");
-    let endpoints = to.get("endpoints", |raw| endpoints(api, raw));
-    let subjects = to.get("subjects", |raw| value::some(raw, SUBJECTS_MAX, value::subject)).unwrap_or_default();
-    let tags = to.get("tags", |raw| value::some(raw, TAGS_MAX, value::name)).unwrap_or_default();
+    // How many it may be is told with a code of its own.
+    let endpoints = to.some("endpoints", usize::MAX, value::name).map(|named| endpoints(api, named));
+    let subjects = to.some("subjects", SUBJECTS_MAX, value::subject).unwrap_or_default();
+    let tags = to.some("tags", TAGS_MAX, value::name).unwrap_or_default();
     let all = to.get("all", value::truth).unwrap_or(false);
     let channel = to.get("channel", value::text);
-    match channel.as_deref() {
-        None | Some("webhook") => {}
-        Some(_) => to.complain("channel", "must be webhook: this version has no other".to_owned()),
+    if let Some(channel) = &channel {
+        check_channel(&mut to, channel);
     }
     let narrows = !subjects.is_empty() || !tags.is_empty();
     if all && narrows {
@@ -120,7 +121,6 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
 }
 
 /// The endpoints a message names, by id or by uid.
-fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<Named>, String> {
-    let names = value::some(raw, FANOUT_MAX, value::name)?;
-    Ok(names.into_iter().map(|name| api.endpoint_id(&name).map_or(Named::Uid(name), Named::Id)).collect())
+fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, names: Vec<String>) -> Vec<Named> {
+    names.into_iter().map(|name| api.endpoint_id(&name).map_or(Named::Uid(name), Named::Id)).collect()
 }

@@ -220,7 +220,8 @@ async fn spoken_of<S: Store, C: Clock>(
             match &tenant {
                 None => fields.complain("id", "there is no such tenant".to_owned()),
                 Some(tenant) if !whose.sees(tenant.id) => {
-                    fields.complain("id", "is not the tenant that Posthaste-Tenant names; name it there too".to_owned());
+                    fields
+                        .complain("id", "is not the tenant that Posthaste-Tenant names; name it there too".to_owned());
                 }
                 Some(_) => {}
             }

@@ -54,6 +54,7 @@ pub(super) const OPERATIONS: &[Operation] =
     &[Operation::post("/v1/messages/batch", "Sends up to 1,000 messages, a line each, each on its own")
         .scope("send")
         .takes_lines(&LINE)
+        .limited()
         .answers(&[answer_as(
             200,
             "A line for each, in their order: accepted, or why not.",

@@ -1,6 +1,6 @@
 //! What is said of deliveries.
 
-use super::document::WAITING;
+use super::document::{STATES, WAITING};
 use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, TENANT, may, need, null};
 use super::{Operation, answer};
 
@@ -18,7 +18,7 @@ const FILTERS: &[Field] = &[
     LIMIT,
     ORDER,
     CURSOR,
-    may("state", Shape::Text, "in this state"),
+    may("state", Shape::OneOf(&STATES), "in this state"),
     may("endpoint", Shape::Text, "to this endpoint, by id or uid"),
     may("cause", Shape::Text, "ended or last tried with this cause"),
     may("message", Shape::Text, "of this message"),
@@ -35,7 +35,7 @@ const fn told(endpoint: Field, attempts: Field) -> [Field; 19] {
         need("message", Shape::Text, ""),
         endpoint,
         need("tier", Shape::Text, ""),
-        need("state", Shape::Text, ""),
+        need("state", Shape::OneOf(&STATES), ""),
         null("cause", Shape::Text, "why the last step was no success"),
         may("cause_detail", Shape::Text, "of one that is shown, after a 413: how many bytes were above the limit"),
         need("accepted_at", Shape::Time, "when its message was accepted"),
@@ -76,5 +76,6 @@ pub(super) const OPERATIONS: &[Operation] = &[
         .answers(&[answer(200, "The delivery.", &SHOWN)]),
     Operation::post("/v1/deliveries/{id}/retry", "Sends a delivery now that waits for its time; the gates still hold")
         .scope("replay")
+        .conflicts()
         .answers(&[answer(200, "The delivery.", &SHOWN)]),
 ];

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_core::Why;
+use posthaste_core::state::Phase;
 use serde_json::{Map, Value, json};
 
+use super::Operation;
 use super::shape::{Field, Presence, Shape, need, null, object};
-use super::{Answered, Operation};
 use crate::problem::Code;
 
 const DESCRIPTION: &str = "Takes a message, promises to deliver it, and keeps the promise. Times are RFC 3339 in UTC, \
@@ -47,6 +49,13 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
                     "description": "It was refused: what happened, which thing, and the way out.",
                     "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
                 },
+                "Later": {
+                    "description": "Not now: send it again after Retry-After.",
+                    "headers": {
+                        "Retry-After": { "description": "in so many seconds", "schema": { "type": "integer", "minimum": 0 } },
+                    },
+                    "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+                },
             },
             "securitySchemes": {
                 "key": { "type": "http", "scheme": "bearer", "description": "an operator key (ph_op_…) or a tenant's (ph_tn_…)" },
@@ -76,7 +85,7 @@ fn operation(file: &str, one: &Operation) -> Value {
         "summary": one.summary,
         "tags": [file.replace('_', "-")],
         "parameters": parameters(one),
-        "responses": responses(one.answers),
+        "responses": responses(one),
     });
     match one.scope {
         Some(scope) => {
@@ -107,9 +116,15 @@ fn parameters(one: &Operation) -> Vec<Value> {
     let mut told: Vec<Value> =
         named.map(|name| parameter("path", &need(name, Shape::Text, "its id or name, percent-encoded"))).collect();
     told.extend(one.parameters.iter().map(|field| parameter("query", field)));
-    // What operators alone may do is about no tenant, or says which.
-    if one.scope.is_some_and(|scope| scope != "operate") {
-        let says = "whose things it is about, by id or uid; an operator's writes need it";
+    // What operators alone may do is about everybody, unless they name one.
+    let says = match one.scope {
+        Some("operate") if NARROWED.iter().any(|path| one.path.starts_with(path)) => {
+            Some("whose things alone it is about, by id or uid; everybody's where nobody is named")
+        }
+        Some("operate") | None => None,
+        Some(_) => Some("whose things it is about, by id or uid; an operator's writes need it"),
+    };
+    if let Some(says) = says {
         told.push(parameter("header", &super::shape::may("Posthaste-Tenant", Shape::Text, says)));
     }
     if one.is_keyed {
@@ -129,24 +144,90 @@ fn parameter(place: &str, field: &Field) -> Value {
     })
 }
 
-fn responses(answers: &[Answered]) -> Map<String, Value> {
+/// Operators' routes that are narrowed to the tenant they name.
+const NARROWED: [&str; 5] = ["/v1/breakers", "/v1/pause", "/v1/resume", "/v1/tenants", "/v1/audit"];
+
+fn responses(one: &Operation) -> Map<String, Value> {
     let mut told = Map::new();
-    for answer in answers {
-        let mut one = json!({ "description": answer.says });
+    for answer in one.answers {
+        let mut shown = json!({ "description": answer.says });
         if let Some((shape, media_type)) = answer.body {
-            one["content"] = json!({ media_type: { "schema": shape.schema() } });
+            shown["content"] = json!({ media_type: { "schema": shape.schema() } });
         }
-        told.insert(answer.status.to_string(), one);
+        let headers = headers(one);
+        if !headers.is_empty() {
+            shown["headers"] = Value::Object(headers);
+        }
+        told.insert(answer.status.to_string(), shown);
+    }
+    for status in refusals(one) {
+        let kind = if matches!(status, 429 | 503) { "Later" } else { "Problem" };
+        told.entry(status.to_string()).or_insert(json!({ "$ref": format!("#/components/responses/{kind}") }));
     }
     told.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
     told
 }
 
+/// What an answer says beside its body.
+fn headers(one: &Operation) -> Map<String, Value> {
+    let mut told = Map::new();
+    let mut tell = |name: &str, says: &str| {
+        told.insert(name.to_owned(), json!({ "description": says, "schema": { "type": "string" } }));
+    };
+    if one.is_keyed {
+        tell("Idempotency-Replayed", "`true` where the key was used before, and this is the first answer again");
+    }
+    if one.is_limited {
+        tell("RateLimit", "what is left of the tenant's quota: `r` messages, and in `t` seconds all; where it has one");
+        tell("RateLimit-Policy", "the quota: `q` messages at once, within `w` seconds; where it has one");
+    }
+    told
+}
+
+/// Every status that a route refuses with, but for what no caller who reads this meets: another method or media type,
+/// a body that comes too slowly.
+fn refusals(one: &Operation) -> Vec<u16> {
+    let has_body = one.method != "GET";
+    let said = [
+        (400, one.path.starts_with("/v1")),
+        (401, one.scope.is_some()),
+        (403, one.scope.is_some()),
+        // What the path names, or the tenant in the header.
+        (404, one.scope.is_some()),
+        (409, one.is_keyed || one.may_conflict),
+        (413, has_body),
+        (422, one.is_keyed),
+        (429, one.is_limited),
+        (503, one.scope.is_some()),
+    ];
+    said.into_iter().filter(|(_, is_so)| *is_so).map(|(status, _)| status).collect()
+}
+
+/// The states of a delivery, and why one waits, as the code names them.
+pub(super) const STATES: [&str; Phase::ALL.len()] = {
+    let mut names = [""; Phase::ALL.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = Phase::ALL[at].name();
+        at += 1;
+    }
+    names
+};
+const WHYS: [&str; Why::ALL.len()] = {
+    let mut names = [""; Why::ALL.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = Why::ALL[at].name();
+        at += 1;
+    }
+    names
+};
+
 /// Why a delivery waits, wherever one is shown.
 pub(super) const WAITING: Shape = Shape::Named(
     "Waiting",
     &[
-        need("why", Shape::Text, "what holds it"),
+        need("why", Shape::OneOf(&WHYS), "what holds it"),
         null("until", Shape::Time, "until when, where that is known"),
         need("detail", Shape::Text, "the same for people"),
     ],

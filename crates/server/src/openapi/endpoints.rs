@@ -163,10 +163,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
         .answers(&[answer(200, "Nothing is sent there.", &Shape::Object(SWITCHED))]),
     Operation::post("/v1/endpoints/{id}/enable", "Lets go what is for an endpoint")
         .scope("manage")
+        .conflicts()
         .may_take(&ENABLE)
         .answers(&[answer(200, "It is sent again.", &Shape::Object(SWITCHED))]),
     Operation::new("PATCH", "/v1/endpoints/{id}", "Changes an endpoint; what is left out stays as it is")
         .scope("manage")
+        .conflicts()
         .takes(&CHANGES)
         .answers(&[answer(200, "The endpoint as it is now.", &SHOWN)]),
     Operation::new("DELETE", "/v1/endpoints/{id}", "Deletes an endpoint and ends what waits for it")

@@ -21,5 +21,6 @@ pub(super) const OPERATIONS: &[Operation] = &[
         .answers(&[answer(200, "How far it is.", &SHOWN)]),
     Operation::post("/v1/master-key/rotation", "Rotates the master key while the server serves")
         .scope("operate")
+        .conflicts()
         .answers(&[answer(202, "It has begun, or was under way.", &SHOWN)]),
 ];

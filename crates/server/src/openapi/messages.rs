@@ -44,7 +44,7 @@ pub(super) const ACCEPTED: Shape = Shape::Named("Accepted", &ACCEPTED_FIELDS);
 const DELIVERY: Shape = Shape::Object(&[
     need("id", Shape::Text, ""),
     null("endpoint", Shape::Text, ""),
-    need("state", Shape::Text, ""),
+    need("state", Shape::OneOf(&super::document::STATES), ""),
     null("cause", Shape::Text, "why the last step was no success"),
     need("attempts", Shape::Whole, ""),
     null("waiting", WAITING, "why it waits, while it does"),
@@ -113,7 +113,7 @@ const ENDED: &[Field] = &[
 ];
 
 pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::post("/v1/messages", "Sends a message").scope("send").takes(&NEW).keyed().answers(&[answer(
+    Operation::post("/v1/messages", "Sends a message").scope("send").takes(&NEW).keyed().limited().answers(&[answer(
         202,
         "It is durable, and will be delivered.",
         &ACCEPTED,

@@ -98,10 +98,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )]),
     Operation::new("PUT", "/v1/policies/{name}", "Makes a retry policy, or puts another in its place")
         .scope("manage")
+        .conflicts()
         .takes(&WRITTEN)
         .answers(&[answer(200, "The policy: what waits goes by it from its next attempt on.", &SHOWN)]),
     Operation::new("DELETE", "/v1/policies/{name}", "Deletes a retry policy that nobody uses")
         .scope("manage")
+        .conflicts()
         .answers(&[no_answer(204, "It is gone.")]),
     Operation::post("/v1/policies/preview", "Shows when a policy would try again")
         .scope("read")

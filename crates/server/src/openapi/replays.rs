@@ -107,17 +107,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "The replay.",
         &SHOWN,
     )]),
-    Operation::post("/v1/replays/{id}/pause", "Holds a replay").scope("replay").answers(&[answer(
+    Operation::post("/v1/replays/{id}/pause", "Holds a replay").scope("replay").conflicts().answers(&[answer(
         200,
         "It makes nothing until it is resumed.",
         &SHOWN,
     )]),
-    Operation::post("/v1/replays/{id}/resume", "Lets a replay go on").scope("replay").answers(&[answer(
+    Operation::post("/v1/replays/{id}/resume", "Lets a replay go on").scope("replay").conflicts().answers(&[answer(
         200,
         "It goes on where it was.",
         &SHOWN,
     )]),
-    Operation::post("/v1/replays/{id}/cancel", "Ends a replay").scope("replay").answers(&[answer(
+    Operation::post("/v1/replays/{id}/cancel", "Ends a replay").scope("replay").conflicts().answers(&[answer(
         200,
         "It makes nothing more; what it made stays.",
         &SHOWN,

@@ -50,6 +50,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .answers(&[answer(200, "It is held.", &Shape::Object(SWITCHED))]),
     Operation::post("/v1/resume", "Ends a pause; 409 where nothing is paused")
         .scope("operate")
+        .conflicts()
         .takes(&RESUME)
         .answers(&[answer(200, "It is let go.", &Shape::Object(SWITCHED))]),
 ];

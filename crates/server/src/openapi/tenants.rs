@@ -103,6 +103,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
          off_peak",
     )
     .or_own("manage")
+    .conflicts()
     .scope("operate")
     .may_take(&NEW)
     .answers(&[answer(200, "The tenant as it is now.", &SHOWN)]),

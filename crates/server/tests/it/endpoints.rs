@@ -50,17 +50,23 @@ async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
         (own.as_str(), "target_refused", "/url"),
         (r#"{"url": "ftp://example.com/"}"#, "target_refused", "/url"),
         (r#"{"url": "https://example.com/", "policy": "webhok"}"#, "invalid_body", "/policy"),
-        (r#"{"url": "https://example.com/", "channel": "apns"}"#, "invalid_body", "/channel"),
-        (r#"{"url": "https://example.com/", "event_types": ["a b"]}"#, "invalid_body", "/event_types"),
+        (r#"{"url": "https://example.com/", "channel": "apns"}"#, "not_built_yet", "/channel"),
+        (r#"{"url": "https://example.com/", "channel": "webpush"}"#, "not_built_yet", "/channel"),
+        (r#"{"url": "https://example.com/", "channel": "pigeon"}"#, "invalid_body", "/channel"),
+        (r#"{"url": "https://example.com/", "event_types": ["a", "a b"]}"#, "invalid_body", "/event_types/1"),
         (r#"{"url": "https://example.com/", "signing": {"secret": "short"}}"#, "invalid_body", "/signing/secret"),
         (r#"{"url": "https://example.com/", "max_in_flight": 0}"#, "invalid_body", "/max_in_flight"),
         (r#"{"url": "https://example.com/", "order": "lifo"}"#, "invalid_body", "/order"),
         (r#"{"url": "https://example.com/", "on_dead": "hold"}"#, "invalid_body", "/on_dead"),
-        (r#"{"url": "https://example.com/", "headers": {"webhook-id": "y"}}"#, "invalid_body", "/headers"),
-        (r#"{"url": "https://example.com/", "headers": {"x": 1}}"#, "invalid_body", "/headers"),
+        (
+            r#"{"url": "https://example.com/", "headers": {"x": "y", "Webhook-Id": "y"}}"#,
+            "invalid_body",
+            "/headers/Webhook-Id",
+        ),
+        (r#"{"url": "https://example.com/", "headers": {"x": 1}}"#, "invalid_body", "/headers/x"),
         (r#"{"url": "https://example.com/", "uid": "a b"}"#, "invalid_body", "/uid"),
         (r#"{"url": "https://example.com/", "subject": ""}"#, "invalid_body", "/subject"),
-        (r#"{"url": "https://example.com/", "tags": ["a b"]}"#, "invalid_body", "/tags"),
+        (r#"{"url": "https://example.com/", "tags": ["a", "a b"]}"#, "invalid_body", "/tags/1"),
         (r#"{"url": "https://example.com/", "timeout": "31s"}"#, "invalid_body", "/timeout"),
         (r#"{"url": "https://example.com/", "rate": {"per_second": 0}}"#, "invalid_body", "/rate/per_second"),
         (r#"{"url": "https://example.com/", "rate": {"burst": 5}}"#, "invalid_body", "/rate/per_second"),
@@ -73,7 +79,7 @@ async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
         (
             r#"{"url": "https://example.com/", "status_overrides": {"9xx": "retry"}}"#,
             "invalid_body",
-            "/status_overrides",
+            "/status_overrides/9xx",
         ),
         (r#"{"url": "https://example.com/", "signing": {"secret": "whpk_AAAA"}}"#, "invalid_body", "/signing/secret"),
         (r#"{"url": "https://example.com/", "device_token": "x"}"#, "not_built_yet", "/device_token"),
@@ -249,7 +255,10 @@ async fn no_secret_stops_before_the_time_that_was_promised() {
     }
     assert_eq!(server.get("/v1/endpoints/crm/secret").await.body, before, "and nothing has changed");
     let again = rotate("second", "").await;
-    assert_eq!((again.status, &again.headers["idempotency-replayed"]), (StatusCode::OK, &"true".parse().expect("text")));
+    assert_eq!(
+        (again.status, &again.headers["idempotency-replayed"]),
+        (StatusCode::OK, &"true".parse().expect("text"))
+    );
     assert_eq!(again.body["secret"], before["previous"][0]["secret"], "an answer that showed a secret shows it again");
     assert_eq!(rotate("second", r#"{"overlap": "0s"}"#).await.problem(), (422, "idempotency_key_reused", ""));
     assert_eq!(rotate("", r#"{"overlap": "0s"}"#).await.status, StatusCode::OK);

@@ -421,7 +421,8 @@ async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
     for named in ["acme", &id] {
         let path = format!("/v1/tenants/{named}");
         assert_eq!(locked.call(&key, "", Method::GET, &path, "").await.body, agreed.body);
-        let own = r#"{"policy": "backend", "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:00"}}"#;
+        let own =
+            r#"{"policy": "backend", "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:00"}}"#;
         let changed = locked.call(&key, "", Method::PATCH, &path, own).await;
         assert_eq!((changed.text("policy"), &changed.body["quota"]), ("backend", &agreed.body["quota"]));
         for agreed in [r#"{"quota": null}"#, r#"{"weight": 9}"#, r#"{"region": "eu"}"#, r#"{"retention": null}"#] {
@@ -441,7 +442,10 @@ async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
     assert_eq!(locked.call(&reads, "", Method::GET, "/v1/tenants/sees", "").await.status, StatusCode::OK);
     let refused = locked.call(&reads, "", Method::PATCH, "/v1/tenants/sees", "{}").await;
     assert_eq!(refused.problem(), (403, "scope_missing", ""));
-    assert_eq!(locked.call(&key, "", Method::DELETE, "/v1/tenants/acme", "").await.problem(), (403, "scope_missing", ""));
+    assert_eq!(
+        locked.call(&key, "", Method::DELETE, "/v1/tenants/acme", "").await.problem(),
+        (403, "scope_missing", "")
+    );
     locked.server.stop().await.expect("it stops");
 }
 

@@ -92,13 +92,14 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
         (r#"{"payload": 1, "deliver_at": "2999-01-01T00:00:00Z"}"#, "invalid_body", "/deliver_at"),
         (r#"{"payload": 1, "correlation_id": "a b"}"#, "invalid_body", "/correlation_id"),
         (r#"{"payload": 1, "to": {"endpoints": []}}"#, "invalid_body", "/to/endpoints"),
-        (r#"{"payload": 1, "to": {"endpoints": ["a b"]}}"#, "invalid_body", "/to/endpoints"),
+        (r#"{"payload": 1, "to": {"endpoints": ["a b"]}}"#, "invalid_body", "/to/endpoints/0"),
         (r#"{"payload": 1, "to": {"endpoints": ["ep_0"]}}"#, "endpoint_unknown", "/to/endpoints/0"),
         (r#"{"payload": 1, "to": {"endpoint": "x"}}"#, "invalid_body", "/to/endpoint"),
         (r#"{"payload": 1, "to": {"subjects": []}}"#, "invalid_body", "/to/subjects"),
-        (r#"{"payload": 1, "to": {"tags": ["a b"]}}"#, "invalid_body", "/to/tags"),
+        (r#"{"payload": 1, "to": {"tags": ["a", "a b"]}}"#, "invalid_body", "/to/tags/1"),
         (r#"{"payload": 1, "to": {"all": true, "tags": ["a"]}}"#, "invalid_body", "/to/all"),
-        (r#"{"payload": 1, "to": {"channel": "webpush"}}"#, "invalid_body", "/to/channel"),
+        (r#"{"payload": 1, "to": {"channel": "webpush"}}"#, "not_built_yet", "/to/channel"),
+        (r#"{"payload": 1, "to": {"channel": "pigeon"}}"#, "invalid_body", "/to/channel"),
         (r#"{"payload": 1, "subject": ""}"#, "invalid_body", "/subject"),
         (r#"{"payload": 1, "labels": {"a": 1}}"#, "invalid_body", "/labels"),
         (r#"{"payload": 1, "region": "e u"}"#, "invalid_body", "/region"),
@@ -127,6 +128,14 @@ async fn what_is_told_can_be_acted_on() {
         let detail = refused.text("detail");
         assert!(detail.contains(says) && !detail.contains("the nearest"), "{detail}");
     }
+}
+
+#[tokio::test]
+async fn more_endpoints_than_a_message_may_name_are_told_by_their_own_code() {
+    let server = Server::start().await;
+    let named: Vec<String> = (0..1_001).map(|number| format!("\"crm-{number}\"")).collect();
+    let body = format!(r#"{{"payload": 1, "to": {{"endpoints": [{}]}}}}"#, named.join(","));
+    assert_eq!(server.post("/v1/messages", &body).await.problem(), (400, "too_many_endpoints", ""));
 }
 
 #[tokio::test]

@@ -151,9 +151,8 @@ async fn an_operator_s_own_routes_are_of_the_tenant_it_names() {
 async fn whoever_names_a_tenant_does_not_pause_everybody() {
     let given = Given::start().await;
     let acme = &given.tenants[0][0];
-    let call = async |path: &str, body: &str| {
-        given.locked.call(&given.locked.operator, acme, Method::POST, path, body).await
-    };
+    let call =
+        async |path: &str, body: &str| given.locked.call(&given.locked.operator, acme, Method::POST, path, body).await;
     for (body, pointer) in [
         (r#"{"scope": "all"}"#, "/scope"),
         (r#"{"scope": "origin", "id": "https://example.com"}"#, "/scope"),
@@ -204,7 +203,12 @@ async fn a_uid_without_its_tenant_is_asked_whose_it_is() {
     let body = r#"{"url": "http://127.0.0.1:9999/", "uid": "crm"}"#;
     let made = given.locked.call(&given.locked.operator, "acme", Method::POST, "/v1/endpoints", body).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
-    for path in ["/v1/endpoints/crm", "/v1/endpoints/crm/secret", "/v1/deliveries?endpoint=crm", "/v1/dead-letters?endpoint=crm"] {
+    for path in [
+        "/v1/endpoints/crm",
+        "/v1/endpoints/crm/secret",
+        "/v1/deliveries?endpoint=crm",
+        "/v1/dead-letters?endpoint=crm",
+    ] {
         assert_eq!(given.get("", path).await.problem(), (400, "tenant_required", ""), "{path}");
         assert_eq!(given.get("acme", path).await.status, StatusCode::OK, "{path}");
         assert_eq!(given.get("umbrella", path).await.problem(), (404, "not_found", ""), "{path}");

@@ -103,8 +103,7 @@ pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: 
     case.done("shown", case.store.note_secret_shown(case.session(), id, tenant).await);
     let rotated = Endpoint { version: 1, secrets: vec![SigningSecret::lasting("whsec_newer")], ..endpoint(1) };
     let first = FirstAnswer { status: 200, body: bytes::Bytes::from_static(b"{}") };
-    let once =
-        Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
+    let once = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone())).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
     let put = case.store.rotate_secret(case.session(), rotated.clone(), None).await;

@@ -10,7 +10,7 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
-use rusqlite::{Connection, OptionalExtension, Params, Row};
+use rusqlite::{Connection, Params, Row};
 
 use super::accept::Accept;
 use super::column::{

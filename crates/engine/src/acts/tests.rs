@@ -216,7 +216,7 @@ const VERBS: [(&str, Verb); 9] = [
     }),
     ("rotate a secret", |engine, things| {
         Box::pin(async move {
-            engine.rotate_secret(&things.endpoint, DAY).await.expect("it is rotated");
+            engine.rotate_secret(&things.endpoint, DAY, None).await.expect("it is rotated");
         })
     }),
     ("enable an endpoint", |engine, things| {

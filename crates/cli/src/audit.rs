@@ -113,8 +113,9 @@ fn run_checkpoint(settings: &SettingsArgs, sign: bool) -> Result<()> {
 async fn signed_now(config: &Config) -> Result<Option<Signed>> {
     let store = serve::open(config)
         .context("cannot sign; a server that has the folder open signs every minute by itself: leave --sign out")?;
-    let session = store.open().await?.session;
-    let signed = store.sign_now(session, SystemClock::new().now()).await;
+    let clock = SystemClock::new();
+    let session = store.open(clock.now()).await?.session;
+    let signed = store.sign_now(session, clock.now()).await;
     store.close().await;
     Ok(signed?)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use posthaste_engine::clock::SystemClock;
+use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::rotation::rotate_now;
 use posthaste_store::sqlite::rotation::status;
@@ -67,9 +67,10 @@ async fn rotate(config: &Config) -> Result<()> {
     // Never makes a store: there would be nothing to rotate.
     status(&config.data)?;
     let store = Arc::new(serve::open(config)?);
-    let session = store.open().await?.session;
+    let clock = SystemClock::new();
+    let session = store.open(clock.now()).await?.session;
     let keeper = Keeper::new(&config.master_key, &config.data);
-    let rotated = rotate_now(store.as_ref(), session, &SystemClock::new(), keeper, |_| {}).await;
+    let rotated = rotate_now(store.as_ref(), session, &clock, keeper, |_| {}).await;
     store.close().await;
     let rotated = rotated.context("the master key is not rotated")?;
     say!(

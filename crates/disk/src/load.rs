@@ -21,7 +21,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
+    Acceptance, Accepted, Act, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
     Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError,
 };
 
@@ -74,7 +74,7 @@ impl Load {
 
     /// Begins a session. `false` when the store stopped or is full meanwhile.
     pub(crate) async fn begin(&mut self, store: &Sqlite) -> Result<bool, Flaw> {
-        match store.open().await {
+        match store.open(NOW).await {
             Ok(start) => {
                 self.session = Some(start.session);
                 self.next = 1;
@@ -288,14 +288,14 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
         Op::Fact(Fact::Cut(lane)) => {
             let scope = Scope::Lane(*lane);
             let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
-            store.cut(session, cut).await.map(|_| Answer::Done)
+            store.cut(session, cut, None).await.map(|_| Answer::Done)
         }
         Op::Fact(Fact::Pause(lane)) => {
             let pause = Pause::new(PauseScope::Lane(*lane), None);
-            store.pause(session, pause).await.map(|()| Answer::Done)
+            store.pause(session, pause, NOW).await.map(|()| Answer::Done)
         }
         Op::Fact(Fact::Endpoint(id)) => {
-            store.put_endpoint(session, endpoint(id.0.raw()), None).await.map(|_| Answer::Done)
+            store.put_endpoint(session, endpoint(id.0.raw()), None, Act::at(NOW)).await.map(|_| Answer::Done)
         }
     };
     let answer = answered.unwrap_or_else(|error| match error {

@@ -13,7 +13,7 @@ use posthaste_crypto::api_key::{ApiKey, ApiKeyHash, ApiKeyHasher, Denied, KeptAp
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;
 use posthaste_crypto::public_id::Kind;
-use posthaste_store::{Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
+use posthaste_store::{Act, By, Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::accept::Once;
@@ -220,9 +220,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Makes a key.
-    pub async fn make_key(&self, new: NewKey, once: Option<Once<MadeKey>>) -> Result<Made<MadeKey>, NotFiled> {
+    pub async fn make_key(
+        &self,
+        new: NewKey,
+        once: Option<Once<MadeKey>>,
+        by: Option<By>,
+    ) -> Result<Made<MadeKey>, NotFiled> {
         let class = if new.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
-        self.file_key(ApiKey::generate(class), new, once).await
+        self.file_key(ApiKey::generate(class), new, once, by).await
     }
 
     /// Makes a key known that was made elsewhere.
@@ -231,6 +236,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         key: ApiKey,
         new: NewKey,
         once: Option<Once<MadeKey>>,
+        by: Option<By>,
     ) -> Result<Made<MadeKey>, NotFiled> {
         let scopes = new.scopes.unwrap_or_else(|| key.class().scopes());
         let expires_ms = new.expires.map(Timestamp::as_millis);
@@ -248,7 +254,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let document = known.document(&kept);
         let made = MadeKey { known, public_id: self.public_id(Kind::Key, id, at), key };
         let once = once.map(|once| self.known_by(new.tenant.unwrap_or(OPERATOR), once, &made, at));
-        self.filed(document, once, made).await
+        self.filed(document, once, Act { at, by }, made).await
     }
 
     /// Keys by id, from behind one: a tenant's, or the operators'.
@@ -266,16 +272,21 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Revokes a key of a tenant, or of the operators: it admits nobody once this returns. `false` when there
     /// is none.
-    pub async fn revoke_key(self: &Arc<Self>, tenant: Option<TenantId>, id: Key) -> Result<bool, NotDone> {
-        self.act(|engine| async move { Ok(engine.revoked(tenant, id).await?) }).await?
+    pub async fn revoke_key(
+        self: &Arc<Self>,
+        tenant: Option<TenantId>,
+        id: Key,
+        by: Option<By>,
+    ) -> Result<bool, NotDone> {
+        self.act(|engine| async move { Ok(engine.revoked(tenant, id, by).await?) }).await?
     }
 
-    async fn revoked(&self, tenant: Option<TenantId>, id: Key) -> Result<bool, StoreError> {
+    async fn revoked(&self, tenant: Option<TenantId>, id: Key, by: Option<By>) -> Result<bool, StoreError> {
         let known = self.store.document(DocumentKind::ApiKey, id).await?;
         if known.is_none_or(|known| known.tenant != tenant.unwrap_or(OPERATOR)) {
             return Ok(false);
         }
-        let removed = self.store.unfile(self.session, DocumentKind::ApiKey, id).await?;
+        let removed = self.store.unfile(self.session, DocumentKind::ApiKey, id, self.done_by(by)).await?;
         self.access.forget();
         Ok(removed)
     }

@@ -39,7 +39,7 @@ use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recor
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
+use posthaste_store::{Act, Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
 
 pub use asked::{Answer, Command, LanePaused, Ticket};
 pub use call::{Call, Reply};
@@ -317,7 +317,8 @@ impl Dispatch {
         record.pauses_lane &= !self.superseded.contains(&id);
         if record.ends_endpoint {
             // Whatever is on its way here, or was not read since the start, waits for nobody either.
-            self.cut(now, Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, None, effects);
+            let lane = Scope::Lane(record.delivery.lane);
+            self.cut(Act::at(now), lane, EVERYTHING, Cause::EndpointGone, None, effects);
         }
         if verdict.cause == Cause::DisableAsked {
             // In force here before the settlement makes it durable.

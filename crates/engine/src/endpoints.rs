@@ -18,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
 use posthaste_store::{
-    By, Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError,
+    Act, By, Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError,
 };
 
 use crate::accept::{Named, NewMessage, NotAccepted, Once, Outcome, Promise};
@@ -139,6 +139,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         wished: Endpoint,
         signing: NewSigning,
         once: Option<Once<MadeEndpoint>>,
+        by: Option<By>,
     ) -> Result<Made<MadeEndpoint>, NotMade> {
         let secret = match &signing.secret {
             Some(imported) => Secret::parse(imported)?,
@@ -161,7 +162,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let policy = self.rules(endpoint.tenant).await?.policy_of(&endpoint).to_owned();
         let made = MadeEndpoint { public_id, tenant, policy, endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
-        match self.store.put_endpoint(self.session, made.endpoint.clone(), once).await? {
+        let act = Act { at: made.endpoint.at, by };
+        match self.store.put_endpoint(self.session, made.endpoint.clone(), once, act).await? {
             EndpointPut::Done => Ok(Made::Now(made)),
             EndpointPut::Replayed(answer) => Ok(Made::Before(answer)),
             EndpointPut::KeyReused => Err(NotMade::KeyReused),
@@ -171,13 +173,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
-    pub async fn change_endpoint(self: &Arc<Self>, wished: Endpoint) -> Result<Endpoint, NotMade> {
+    pub async fn change_endpoint(self: &Arc<Self>, wished: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let wished = self.checked(wished).await?;
-        self.act(|engine| async move { engine.put_changed(wished).await }).await?
+        self.act(|engine| async move { engine.put_changed(wished, by).await }).await?
     }
 
-    async fn put_changed(&self, endpoint: Endpoint) -> Result<Endpoint, NotMade> {
-        let put = self.store.put_endpoint(self.session, endpoint.clone(), None).await?;
+    async fn put_changed(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+        let put = self.store.put_endpoint(self.session, endpoint.clone(), None, self.done_by(by)).await?;
         self.changed(endpoint, put).await
     }
 
@@ -188,6 +190,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         endpoint: &Endpoint,
         overlap: Duration,
         once: Option<Once<Endpoint>>,
+        by: Option<By>,
     ) -> Result<Made<Endpoint>, NotMade> {
         let now = self.clock.now();
         let newest = endpoint.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
@@ -208,8 +211,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let version = if full.is_some() { endpoint.version } else { endpoint.version + 1 };
         let rotated = Endpoint { secrets, version, ..endpoint.clone() };
         let once = once.map(|once| self.known_by(endpoint.tenant, once, &rotated, now));
+        let act = Act { at: now, by };
         let rotate = |engine: Arc<Self>| async move {
-            match (engine.store.rotate_secret(engine.session, rotated.clone(), once).await?, full) {
+            match (engine.store.rotate_secret(engine.session, rotated.clone(), once, act).await?, full) {
                 (EndpointPut::Replayed(answer), _) => Ok(Made::Before(answer)),
                 (EndpointPut::KeyReused, _) => Err(NotMade::KeyReused),
                 (_, Some(until)) => Err(NotMade::TooManySecrets { until, now }),
@@ -232,9 +236,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Notes that somebody looks at the secrets of an endpoint, and gives those that sign, newest first.
-    pub async fn secrets(&self, endpoint: &Endpoint) -> Result<Vec<SigningSecret>, StoreError> {
-        self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant).await?;
+    pub async fn secrets(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Vec<SigningSecret>, StoreError> {
         let now = self.clock.now();
+        self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant, Act { at: now, by }).await?;
         Ok(endpoint.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
     }
 
@@ -261,24 +265,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
             endpoint
         } else {
             let version = endpoint.version + 1;
-            self.put_changed(Endpoint { status: EndpointStatus::Active, version, ..endpoint }).await?
+            self.put_changed(Endpoint { status: EndpointStatus::Active, version, ..endpoint }, by).await?
         };
         self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         Ok(enabled)
     }
 
     /// Deletes an endpoint, and ends what waits for it: how many were ended, and how many may still arrive.
-    pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint) -> Result<(u64, u64), NotDone> {
+    pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let id = endpoint.id;
-        self.act(|engine| async move { engine.deleted(id).await }).await?
+        self.act(|engine| async move { engine.deleted(id, by).await }).await?
     }
 
-    async fn deleted(&self, id: EndpointId) -> Result<(u64, u64), NotDone> {
+    async fn deleted(&self, id: EndpointId, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let lane = LaneId::from(id);
-        let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted)).await?;
+        let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted, by)).await?;
         self.destinations.forget(id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
-            self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
+            self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         }
         match answer {
             Answer::Ended { ended, in_flight } => Ok((ended, in_flight)),

@@ -19,7 +19,7 @@ use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::manifest::Manifest;
 use posthaste_store::sqlite::backup::{NotCopied, Progress};
-use posthaste_store::{By, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_store::{Act, By, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -155,7 +155,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         resolver: Arc<dyn Resolve>,
         stop: CancellationToken,
     ) -> Result<(Arc<Self>, impl Future<Output = Result<(), StoreError>> + Send), StoreError> {
-        let start = store.open().await?;
+        let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
         let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
@@ -244,6 +244,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.clock.now()
     }
 
+    /// What somebody does now, for the journal.
+    pub(crate) fn done_by(&self, by: Option<By>) -> Act {
+        Act { at: self.clock.now(), by }
+    }
+
     pub(crate) fn tell_of_job(&self) {
         self.new_job.notify_one();
     }
@@ -311,14 +316,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.delivery(whose, id).await
     }
 
-    /// Ends every delivery of a message that is not in flight: how many were ended, and how many
+    /// Ends every delivery of a message that is not in flight, by somebody's word: how many were ended, and how many
     /// may still arrive. `None` when the tenant has no such message.
-    pub async fn cancel(&self, whose: Sees, id: MessageId) -> Result<Option<(u64, u64)>, NotDone> {
+    pub async fn cancel(&self, whose: Sees, id: MessageId, by: Option<By>) -> Result<Option<(u64, u64)>, NotDone> {
         let message = self.store.message(id).await?;
         if message.is_none_or(|message| !whose.sees(message.tenant)) {
             return Ok(None);
         }
-        match self.handle.ask(Command::Cancel(id)).await? {
+        match self.handle.ask(Command::Cancel(id, by)).await? {
             Answer::Ended { ended, in_flight } => Ok(Some((ended, in_flight))),
             _ => Ok(Some((0, 0))),
         }
@@ -372,10 +377,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(self.handle.ask(Command::Reset(of, how, by)).await? == Answer::Done)
     }
 
-    /// Begins to rotate the master key; what is sealed stays readable all the time. One that is under way is
-    /// told of instead.
-    pub async fn rotate_master_key(&self) -> Result<Rotation, NotRotated> {
-        self.rotator.ask(self.store.as_ref()).await
+    /// Begins to rotate the master key, by somebody's word; what is sealed stays readable all the time. One that is under
+    /// way is told of instead.
+    pub async fn rotate_master_key(&self, by: Option<By>) -> Result<Rotation, NotRotated> {
+        self.rotator.ask(self.store.as_ref(), by).await
     }
 
     /// Which master keys are needed, and how far a rotation is.

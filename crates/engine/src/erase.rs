@@ -58,7 +58,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         if erasure.is_tenant {
             // There is nothing left that it could hold.
-            self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), None)).await?;
+            self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), by)).await?;
         }
         self.erasures.new.notify_one();
         Ok(Erased { erasure, in_flight })

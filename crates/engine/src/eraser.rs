@@ -121,7 +121,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
 
     /// Whatever waits for an endpoint that is gone has ended, and nothing is left that a pause of it could hold.
     async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
-        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased)).await?;
+        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased, None)).await?;
         let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != Answer::Paused(vec![None]);
         if is_paused {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;

@@ -50,7 +50,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Err(error) => return Err(NoOperatorKey::File { path, error }),
         };
         let description = Some(format!("the first one, written to {FILE}"));
-        self.file_key(key, NewKey { tenant: None, scopes: None, expires: None, description }, None).await?;
+        self.file_key(key, NewKey { tenant: None, scopes: None, expires: None, description }, None, None).await?;
         Ok(Some(path))
     }
 }

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session, Settled,
-    Settlement, Start, StoreError, Sweep, SweptRows,
+    Acceptance, Accepted, Act, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session,
+    Settled, Settlement, Start, StoreError, Sweep, SweptRows,
 };
 
 use crate::destination::Destinations;
@@ -33,8 +33,8 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         Ok(found)
     }
 
-    async fn open(&self) -> Result<Start, StoreError> {
-        self.store.open().await
+    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+        self.store.open(at).await
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
@@ -57,28 +57,28 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         self.store.page(query, limit, now).await
     }
 
-    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
-        self.store.cut(session, cut).await
+    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+        self.store.cut(session, cut, by).await
     }
 
     async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
         self.store.sweep(session, sweep, under_way).await
     }
 
-    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
-        self.store.uncut(session, scope).await
+    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+        self.store.uncut(session, scope, at).await
     }
 
-    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
-        self.store.pause(session, pause).await
+    async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
+        self.store.pause(session, pause, at).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
-        self.store.resume(session, scope, by).await
+    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+        self.store.resume(session, scope, act).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
-        self.store.reset(session, of, how, by).await
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+        self.store.reset(session, of, how, act).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

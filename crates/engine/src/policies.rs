@@ -8,7 +8,7 @@ use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::policy::{BadPolicy, PRESETS, Policy, PolicySpec};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
-use posthaste_store::{Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
+use posthaste_store::{By, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatch::Command;
@@ -116,6 +116,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         whose: TenantId,
         name: &str,
         spec: PolicySpec,
+        by: Option<By>,
     ) -> Result<StoredPolicy, NotPut> {
         is_no_preset(name)?;
         Policy::build(&spec).map_err(NotPut::Bad)?;
@@ -127,7 +128,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             };
             let policy = StoredPolicy { id, tenant: whose, name: name.to_owned(), at, spec: spec.clone() };
             let document = policy.document();
-            match self.act(|engine| async move { engine.policy_filed(document).await }).await?? {
+            match self.act(|engine| async move { engine.policy_filed(document, by).await }).await?? {
                 Filed::Done => return Ok(policy),
                 // Somebody else has made it meanwhile.
                 Filed::NameTaken | Filed::Replayed(_) | Filed::KeyReused => {}
@@ -136,9 +137,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Err(NotPut::Stale)
     }
 
-    async fn policy_filed(&self, document: Document) -> Result<Filed, NotPut> {
+    async fn policy_filed(&self, document: Document, by: Option<By>) -> Result<Filed, NotPut> {
         let whose = document.tenant;
-        let filed = self.store.file(self.session, document, None).await?;
+        let filed = self.store.file(self.session, document, None, self.done_by(by)).await?;
         if filed == Filed::Done {
             self.rules_changed(whose).await?;
         }
@@ -147,18 +148,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Deletes a policy that nobody uses; `false` when there is none. A tenant's may hide the operator's: whoever
     /// uses it goes by that from then on.
-    pub async fn delete_policy(self: &Arc<Self>, whose: TenantId, name: &str) -> Result<bool, NotPut> {
+    pub async fn delete_policy(self: &Arc<Self>, whose: TenantId, name: &str, by: Option<By>) -> Result<bool, NotPut> {
         is_no_preset(name)?;
         let Some(policy) = self.policy(whose, name).await? else { return Ok(false) };
         let hides_another = whose != OPERATOR && self.policy(OPERATOR, name).await?.is_some();
         if !hides_another && let Some(user) = self.user_of(&policy).await? {
             return Err(NotPut::InUse(user));
         }
-        self.act(|engine| async move { engine.policy_unfiled(whose, policy.id).await }).await?
+        self.act(|engine| async move { engine.policy_unfiled(whose, policy.id, by).await }).await?
     }
 
-    async fn policy_unfiled(&self, whose: TenantId, id: Key) -> Result<bool, NotPut> {
-        let removed = self.store.unfile(self.session, DocumentKind::Policy, id).await?;
+    async fn policy_unfiled(&self, whose: TenantId, id: Key, by: Option<By>) -> Result<bool, NotPut> {
+        let removed = self.store.unfile(self.session, DocumentKind::Policy, id, self.done_by(by)).await?;
         self.rules_changed(whose).await?;
         Ok(removed)
     }

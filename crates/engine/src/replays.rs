@@ -3,7 +3,7 @@
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Begun, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState,
+    Begun, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState,
     ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
@@ -184,14 +184,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Gives what is selected another life each, or the first one; survives restarts.
-    pub async fn replay(&self, asked: &AskedReplay) -> Result<Job, NotReplayed> {
+    pub async fn replay(&self, asked: &AskedReplay, by: Option<By>) -> Result<Job, NotReplayed> {
         // Dead letters and a list are counted by whoever begins.
         let total = match asked.what {
             ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
             ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => Some(self.survey(asked).await?.total),
         };
         let replay = NewReplay { total, ..self.new_replay(asked).await? };
-        let job = self.store.start_replay(self.session, replay).await?;
+        let job = self.store.start_replay(self.session, replay, by).await?;
         self.tell_of_job();
         Ok(job)
     }
@@ -201,6 +201,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         asked: &AskedReplay,
         once: Once<MadeReplay>,
+        by: Option<By>,
     ) -> Result<Made<MadeReplay>, NotReplayed> {
         // What the first caller is answered is kept with the key, before anybody has counted for the job.
         let total = Some(self.survey(asked).await?.total);
@@ -213,7 +214,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             job,
         };
         let once = self.known_by(asked.tenant, once, &made, replay.at);
-        let begun = self.store.start_replay_once(self.session, replay, once).await?;
+        let begun = self.store.start_replay_once(self.session, replay, once, by).await?;
         self.tell_of_job();
         match begun {
             Begun::Now(_) => Ok(Made::Now(made)),
@@ -242,12 +243,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
-    pub async fn change_job(&self, whose: Sees, id: JobId, next: JobState) -> Result<bool, NotReplayed> {
+    pub async fn change_job(
+        &self,
+        whose: Sees,
+        id: JobId,
+        next: JobState,
+        by: Option<By>,
+    ) -> Result<bool, NotReplayed> {
         let Some(job) = self.job(whose, id).await? else { return Ok(false) };
         if job.state == JobState::Paused && next == JobState::Running {
             self.one_more(job.tenant).await?;
         }
-        let changed = self.store.change_job(self.session, id, next).await?;
+        let changed = self.store.change_job(self.session, id, next, self.done_by(by)).await?;
         self.tell_of_job();
         Ok(changed)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_crypto::master::MasterKeyId;
-use posthaste_store::{MasterKeys, Rotation, Session, StoreError};
+use posthaste_store::{By, MasterKeys, Rotation, Session, StoreError};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -49,15 +49,15 @@ impl Rotator {
         Self { keeper, asking: Mutex::new(()), asked: Notify::new() }
     }
 
-    /// Begins a rotation, unless one is under way.
-    pub(crate) async fn ask<S: MasterKeys>(&self, store: &S) -> Result<Rotation, NotRotated> {
+    /// Begins a rotation by somebody's word, unless one is under way.
+    pub(crate) async fn ask<S: MasterKeys>(&self, store: &S, by: Option<By>) -> Result<Rotation, NotRotated> {
         let _alone = self.asking.lock().await;
         let now = store.rotation().await?;
         if now.is_under_way() {
             return Ok(now);
         }
         let keeper = self.keeper.as_ref().ok_or(NotRotated::NoKeeper)?;
-        store.offer(aside(keeper, move |keeper| keeper.newer(now.newest)).await?);
+        store.offer(aside(keeper, move |keeper| keeper.newer(now.newest)).await?, by);
         self.asked.notify_one();
         Ok(store.rotation().await?)
     }
@@ -135,7 +135,7 @@ pub async fn rotate_now<S: MasterKeys, C: Clock>(
     mut say: impl FnMut(&Rotation),
 ) -> Result<Rotation, NotRotated> {
     let rotator = Rotator::new(Some(keeper));
-    let mut now = rotator.ask(store).await?;
+    let mut now = rotator.ask(store, None).await?;
     say(&now);
     while now.is_under_way() {
         let next = store.rotate(session, clock.now()).await?;
@@ -173,21 +173,21 @@ mod tests {
     async fn a_rotation_that_is_asked_for_is_carried_out_and_the_old_key_is_forgotten() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Arc::new(MemoryStore::default());
-        let session = store.lock().open().session;
+        let clock = SystemClock::new();
+        let session = store.lock().open(clock.now()).session;
         // A store in memory says that it is sealed under a key of its own: the file has to have it.
         let first = master_key::load(&Source::Folder, folder.path(), &[]).expect("made").into_newest();
         let first_id = first.id();
-        store.offer(first);
-        let clock = SystemClock::new();
+        store.offer(first, None);
         while store.rotation().await.expect("memory reads").is_under_way() {
             store.rotate(session, clock.now()).await.expect("memory takes it");
         }
         let rotator = Rotator::new(Some(Keeper::new(&Source::Folder, folder.path())));
         let stop = CancellationToken::new();
         let asks = async {
-            let begun = rotator.ask(store.as_ref()).await.expect("a newer one is made");
+            let begun = rotator.ask(store.as_ref(), None).await.expect("a newer one is made");
             assert!(begun.offered.is_some());
-            let twice = rotator.ask(store.as_ref()).await.expect("one is under way");
+            let twice = rotator.ask(store.as_ref(), None).await.expect("one is under way");
             assert_eq!(twice.offered, begun.offered, "who asks twice gets one");
             while master_key::load(&Source::Folder, folder.path(), &[]).expect("there").iter().count() > 1 {
                 tokio::task::yield_now().await;
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn without_somebody_who_looks_after_the_key_nothing_is_begun() {
         let store = MemoryStore::default();
-        let refused = Rotator::new(None).ask(&store).await.expect_err("there is no key");
+        let refused = Rotator::new(None).ask(&store, None).await.expect_err("there is no key");
         assert!(matches!(refused, NotRotated::NoKeeper));
     }
 }

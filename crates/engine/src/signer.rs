@@ -88,7 +88,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::{MemoryStore, Outbox, PauseScope};
+    use posthaste_store::{Act, MemoryStore, Outbox, PauseScope};
 
     use super::*;
     use crate::clock::SystemClock;
@@ -101,14 +101,16 @@ mod tests {
     impl World {
         fn new() -> Self {
             let store = Arc::new(MemoryStore::default());
-            let session = store.lock().open().session;
-            let signer = Signer { store: Arc::clone(&store), session, clock: SystemClock::new() };
+            let clock = SystemClock::new();
+            let session = store.lock().open(clock.now()).session;
+            let signer = Signer { store: Arc::clone(&store), session, clock };
             Self { store, signer }
         }
 
         async fn grow(&self, rows: u64) {
             for _ in 0..rows {
-                let resumed = self.store.resume(self.signer.session, PauseScope::All, None).await;
+                let resumed =
+                    self.store.resume(self.signer.session, PauseScope::All, Act::at(self.signer.clock.now())).await;
                 resumed.expect("memory takes it");
             }
         }

@@ -15,7 +15,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::ScopeNotAllowed;
 use posthaste_crypto::public_id::Kind;
 use posthaste_store::{
-    Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR, OwnRetention, Store, StoreError,
+    Act, By, Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR, OwnRetention, Store,
+    StoreError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -295,16 +296,22 @@ impl<S: Store, C: Clock> Engine<S, C> {
         uid: Option<String>,
         terms: Terms,
         once: Option<Once<MadeTenant>>,
+        by: Option<By>,
     ) -> Result<Made<MadeTenant>, NotFiled> {
         let (id, at) = (TenantId(self.mint(1)), self.clock.now());
         let tenant = Tenant { id, at, uid, terms };
         let made = MadeTenant { public_id: self.public_id(Kind::Tenant, id.0, at), tenant };
         let once = once.map(|once| self.known_by(OPERATOR, once, &made, at));
-        self.act(|engine| async move { engine.tenant_made(made, once).await }).await?
+        self.act(|engine| async move { engine.tenant_made(made, once, Act { at, by }).await }).await?
     }
 
-    async fn tenant_made(&self, made: MadeTenant, once: Option<Idempotency>) -> Result<Made<MadeTenant>, NotFiled> {
-        let made = self.filed(made.tenant.document(), once, made).await?;
+    async fn tenant_made(
+        &self,
+        made: MadeTenant,
+        once: Option<Idempotency>,
+        act: Act,
+    ) -> Result<Made<MadeTenant>, NotFiled> {
+        let made = self.filed(made.tenant.document(), once, act, made).await?;
         if let Made::Now(made) = &made {
             if made.tenant.terms.retention() != OwnRetention::default() {
                 self.agreements.changed();
@@ -316,19 +323,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Changes what was agreed with a tenant, or what it is called, from what somebody read: of two at the same time
     /// one is told that it came late.
-    pub async fn change_tenant(self: &Arc<Self>, before: &Tenant, wished: &Tenant) -> Result<(), NotFiled> {
+    pub async fn change_tenant(
+        self: &Arc<Self>,
+        before: &Tenant,
+        wished: &Tenant,
+        by: Option<By>,
+    ) -> Result<(), NotFiled> {
         let (before, wished) = (before.clone(), wished.clone());
-        self.act(|engine| async move { engine.tenant_changed(&before, &wished).await }).await?
+        self.act(|engine| async move { engine.tenant_changed(&before, &wished, by).await }).await?
     }
 
-    async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant) -> Result<(), NotFiled> {
+    async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant, by: Option<By>) -> Result<(), NotFiled> {
         {
             let _alone = self.tenants.changing.lock().await;
             let is = self.store.document(DocumentKind::Tenant, tenant.id.0).await?.map(Tenant::of).transpose()?;
             if is.as_ref() != Some(before) {
                 return Err(NotFiled::Stale);
             }
-            self.filed(tenant.document(), None, ()).await?;
+            self.filed(tenant.document(), None, self.done_by(by), ()).await?;
         }
         if before.terms.retention() != tenant.terms.retention() {
             self.agreements.changed();
@@ -344,7 +356,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if let Some(known) = self.tenant_named(DEFAULT_TENANT).await? {
             return Ok(known);
         }
-        match self.make_tenant(Some(DEFAULT_TENANT.to_owned()), Terms::default(), None).await {
+        match self.make_tenant(Some(DEFAULT_TENANT.to_owned()), Terms::default(), None, None).await {
             Ok(Made::Now(made)) => Ok(Arc::new(made.tenant)),
             // Somebody else has made it meanwhile.
             Ok(Made::Before(_)) | Err(NotFiled::NameTaken) => {
@@ -368,9 +380,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         document: Document,
         once: Option<Idempotency>,
+        act: Act,
         made: T,
     ) -> Result<Made<T>, NotFiled> {
-        match self.store.file(self.session, document, once).await? {
+        match self.store.file(self.session, document, once, act).await? {
             Filed::Done => Ok(Made::Now(made)),
             Filed::NameTaken => Err(NotFiled::NameTaken),
             Filed::KeyReused => Err(NotFiled::KeyReused),

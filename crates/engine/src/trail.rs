@@ -1,8 +1,8 @@
 //! The audit trail, read as a list: the journal's rows, from either end.
 
-use posthaste_core::id::{EndpointId, MessageId, TenantId};
+use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_store::{JournalRow, ListOrder, Store, StoreError};
+use posthaste_store::{DocumentKind, JournalRow, ListOrder, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -64,6 +64,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Whose an endpoint is, or was until it was deleted.
     pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
+    }
+
+    /// What a policy is called, while there is such a policy.
+    pub async fn policy_name(&self, id: Key) -> Result<Option<String>, StoreError> {
+        Ok(self.store.document(DocumentKind::Policy, id).await?.and_then(|policy| policy.name))
     }
 
     /// The number of the last row up to which all are so; 0 where the first is not. The journal is read forwards:

@@ -163,7 +163,8 @@ mod tests {
     use posthaste_core::queue::Limits;
     use posthaste_core::time::Timestamp;
     use posthaste_store::journal::Entry;
-    use posthaste_store::{Accepted, Archive, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register};
+    use posthaste_store::{Accepted, Act, Archive, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register};
+    use posthaste_store::{Pause, PauseScope};
 
     use super::*;
     use crate::clock::SystemClock;
@@ -186,7 +187,8 @@ mod tests {
 
     fn upkeep() -> Upkeep<MemoryStore, SystemClock> {
         let store = Arc::new(MemoryStore::default());
-        let (start, clock) = (store.lock().open(), SystemClock::new());
+        let clock = SystemClock::new();
+        let start = store.lock().open(clock.now());
         let session = start.session;
         let dice = Box::new(|| Roll(1));
         let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, clock.clone(), dice);
@@ -208,7 +210,7 @@ mod tests {
             let id = TenantId::from_raw(tenant);
             let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
             let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
-            _ = self.store.file(self.session, tenant.document(), None).await.expect("memory files");
+            _ = self.store.file(self.session, tenant.document(), None, Act::at(tenant.at)).await.expect("memory files");
             self.agreements.changed();
         }
 
@@ -228,6 +230,21 @@ mod tests {
         let upkeep = upkeep();
         let messages = [upkeep.accept(1, 1, 8).await, upkeep.accept(1, 2, 6).await];
         assert_eq!(upkeep.left(&messages).await, [false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_operators_did_on_a_server_without_messages_is_told_after_a_run() {
+        let upkeep = upkeep();
+        let (session, pause) = (upkeep.session, Pause::new(PauseScope::All, None));
+        upkeep.put_tenant(1, None).await;
+        upkeep.store.pause(session, pause, upkeep.clock.now()).await.expect("memory pauses");
+        let act = Act::at(upkeep.clock.now());
+        upkeep.store.resume(session, PauseScope::All, act).await.expect("memory resumes");
+        upkeep.left(&[]).await;
+        let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
+        assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        let ago = |row: &JournalRow| upkeep.clock.now().since(row.at);
+        assert!(rows.iter().all(|row| ago(row) < DAY), "{rows:?}");
     }
 
     #[tokio::test(start_paused = true)]

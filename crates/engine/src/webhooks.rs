@@ -227,7 +227,7 @@ mod tests {
     use bytes::Bytes;
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
-    use posthaste_store::{Endpoint, MemoryStore, SigningSecret};
+    use posthaste_store::{Act, Endpoint, MemoryStore, SigningSecret};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -270,10 +270,10 @@ mod tests {
         let connect_timeout = Duration::from_secs(60);
         let settings = Settings { rules: rules.clone(), attempt_timeout, connect_timeout, ..Settings::default() };
         let store = Arc::new(MemoryStore::default());
-        let session = store.lock().open().session;
+        let session = store.lock().open(Timestamp::default()).session;
         _ = store
             .lock()
-            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None)
+            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, Act::at(Timestamp::default()))
             .expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut webhooks = Webhooks::new(

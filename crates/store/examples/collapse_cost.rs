@@ -46,7 +46,7 @@ enum Keys {
 async fn measure(behind: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Sqlite::open_folder(folder.path(), Masters::new(MasterKey::generate())).expect("a fresh folder opens");
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     let policy = Arc::new(Policy::default());
     let mut work = Work { store, session, policy, next: 1 };
     for group in 0..behind.div_ceil(4_096) {

@@ -75,7 +75,7 @@ pub struct Audit {
     attempts: u64,
     /// The first row that nobody has signed for, and since when somebody could have.
     unsigned: Option<(u64, Timestamp)>,
-    /// Whether a session has begun and nothing has told yet when that was.
+    /// Whether this row tells of a session that began.
     begun: bool,
     last_at: Option<Timestamp>,
 }
@@ -129,6 +129,7 @@ impl Audit {
     /// Takes the next row. `archived` says what the file has of a delivery that was tried or has ended.
     pub fn row(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&Entry) -> Archived) {
         self.place(row);
+        self.begun = false;
         match row.is_sound() {
             Ok(true) => self.entries(row, archived),
             Ok(false) => self.report.find(Finding::Changed { row: row.number }),
@@ -167,7 +168,7 @@ impl Audit {
             self.report.entries += 1;
             match entry {
                 // A row is not earlier than what it tells.
-                Ok(entry) if entry.at() > Some(row.at) => self.report.find(Finding::Changed { row: row.number }),
+                Ok(entry) if entry.at() > row.at => self.report.find(Finding::Changed { row: row.number }),
                 Ok(entry) => self.entry(row.number, &entry, archived),
                 Err(error) => self.report.find(Finding::Unreadable { row: row.number, why: error.to_string() }),
             }
@@ -208,7 +209,7 @@ impl Audit {
                     Archived::Missing(_) if self.erased.excuses(*message, *lane) => {}
                     Archived::Missing(tenant) => {
                         self.outcomes_missing += 1;
-                        self.agreed.missing(tenant, entry.at());
+                        self.agreed.missing(tenant, Some(entry.at()));
                     }
                 }
             }
@@ -237,9 +238,8 @@ impl Audit {
         let Some(signed) = self.checkpoints.remove(&row.number) else {
             let (_, since) = self.unsigned.get_or_insert((row.number, row.at));
             // What the session before did not get signed is signed by this one, in its own time.
-            if self.begun && row.at > self.last_at.unwrap_or(row.at) {
+            if self.begun {
                 *since = row.at;
-                self.begun = false;
             }
             return;
         };
@@ -296,10 +296,16 @@ impl Audit {
         } else if first <= self.announced {
             // They went with the commit that announced it.
             self.report.find(Finding::Misplaced { row: first });
-        } else if self.announced > 0 && Some(self.first_at) > self.announced_before {
+        } else if self.announced > 0 && !self.is_first_old() {
             // A row goes when the one behind it is old enough.
             self.report.find(Finding::Missing { from: 1, to: first - 1 });
         }
+    }
+
+    /// Whether the first row is as old as those were announced to be that went before it. One without a time is not: nobody
+    /// knows when it was.
+    fn is_first_old(&self) -> bool {
+        self.first_at > Timestamp::default() && Some(self.first_at) <= self.announced_before
     }
 
     fn tables(&mut self, counts: Counts) {

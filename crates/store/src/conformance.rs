@@ -28,9 +28,16 @@ mod settle;
 mod sweep;
 mod ttl;
 
+use std::pin::Pin;
+
 use crate::Store;
 use fixture::Case;
 use posthaste_crypto::master::{MasterKey, Masters};
+
+/// A future that never was on its caller's stack.
+fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::pin(make())
+}
 
 /// Runs every case, each on a store that `make` has made for it; how many there are.
 ///
@@ -42,8 +49,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         ($($file:ident: $($case:ident)*;)*) => {
             $($(
                 // In boxes: all of them in one future would be more than a stack holds.
-                let case = Box::pin(Case::begin(stringify!($case), make().await)).await;
-                Box::pin($file::$case(&case)).await;
+                let store = make().await;
+                let case = boxed(|| Case::begin(stringify!($case), store)).await;
+                boxed(|| $file::$case(&case)).await;
                 cases += 1;
             )*)*
         };
@@ -146,7 +154,8 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             what_waited_for_a_month_is_given_up
             a_run_goes_in_small_steps
             ended_jobs_go_and_running_ones_stay
-            what_goes_is_told_in_the_journal;
+            what_goes_is_told_in_the_journal
+            what_was_done_stays_in_the_journal_until_it_is_old;
         agreed:
             each_tenant_s_things_are_kept_as_was_agreed_with_it
             what_waits_is_given_up_after_its_tenant_s_time
@@ -188,7 +197,8 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             the_journal_marks_payloads_and_subjects
             the_journal_s_rows_are_linked_and_sound
             what_takes_no_effect_leaves_no_entry_but_its_attempt
-            what_somebody_does_is_in_the_journal;
+            what_somebody_does_is_in_the_journal
+            a_replay_and_a_purge_say_who_wanted_them;
         checkpoint:
             a_checkpoint_says_how_the_journal_ended
             what_is_signed_for_is_not_signed_for_again

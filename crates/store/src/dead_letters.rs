@@ -5,7 +5,7 @@ use std::future::Future;
 use posthaste_core::id::TenantId;
 
 use crate::StoreError;
-use crate::row::{Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept};
+use crate::row::{Act, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept};
 
 /// Remembers dead letters. They are filed by what ends a delivery, and replayed by
 /// [`Jobs::start_replay`](crate::Jobs::start_replay).
@@ -31,6 +31,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
+        act: Act,
     ) -> impl Future<Output = Result<Count, StoreError>> + Send;
 
     /// Removes a bounded number of rows that purges cover.

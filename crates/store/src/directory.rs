@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, TenantId};
 
 use crate::StoreError;
-use crate::row::{Endpoint, EndpointPut, Idempotency, ListOrder, Session};
+use crate::row::{Act, Endpoint, EndpointPut, Idempotency, ListOrder, Session};
 
 /// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
@@ -20,6 +20,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
     /// Changes an endpoint in the same way, whose newest secret is another from now on.
@@ -28,6 +29,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
     /// Notes that somebody is about to see an endpoint's secrets.
@@ -36,6 +38,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
+        act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// One endpoint, also one that was deleted.

@@ -6,7 +6,8 @@ use posthaste_core::id::{DeliveryId, JobId};
 
 use crate::StoreError;
 use crate::row::{
-    Begun, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage, Session,
+    Act, Begun, By, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage,
+    Session,
 };
 
 /// Remembers jobs and how far they are. A large fan-out begins by [`Outbox::accept`](crate::Outbox::accept).
@@ -14,9 +15,13 @@ use crate::row::{
 /// A [`Chunk`] names where its job's cursor stood: of two made from the same place one is taken, the other is
 /// [`Chunked::Stale`].
 pub trait Jobs: Send + Sync + 'static {
-    /// Begins a replay, which takes what matches and is filed by now.
-    fn start_replay(&self, session: Session, replay: NewReplay)
-    -> impl Future<Output = Result<Job, StoreError>> + Send;
+    /// Begins a replay by somebody's word, which takes what matches and is filed by now.
+    fn start_replay(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        by: Option<By>,
+    ) -> impl Future<Output = Result<Job, StoreError>> + Send;
 
     /// The same under a key, unless this was begun before under it.
     fn start_replay_once(
@@ -24,6 +29,7 @@ pub trait Jobs: Send + Sync + 'static {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
+        by: Option<By>,
     ) -> impl Future<Output = Result<Begun, StoreError>> + Send;
 
     /// One job.
@@ -43,6 +49,7 @@ pub trait Jobs: Send + Sync + 'static {
         session: Session,
         id: JobId,
         next: JobState,
+        act: Act,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// What a replay deals with next, behind its cursor; `None` when there is no such replay.

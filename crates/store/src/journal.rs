@@ -5,7 +5,8 @@
 //! from: whoever follows it can be thrown away and made again.
 //!
 //! Invariant: whatever changes a delivery's state, or what is sent, leaves an entry in the commit
-//! that changed it. An entry holds no payload, no address and no name: ids, times and fingerprints.
+//! that changed it. An entry holds no payload, no address and no name: ids, times and fingerprints. Each says when
+//! it happened, so that no row is without a time.
 
 mod entry;
 mod merkle;
@@ -17,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::{Digest, sha256};
 
-pub use entry::{Entry, ErasedWhom};
+pub use entry::{Entry, ErasedWhom, Kind};
 
 use crate::StoreError;
 use crate::row::Settlement;
@@ -86,7 +87,7 @@ impl Entries {
         self.leaves.push(merkle::leaf(&self.bytes[from..]));
         self.ends.push(self.bytes.len());
         self.weights.push(entry.weight());
-        self.at = self.at.max(entry.at());
+        self.at = self.at.max(Some(entry.at()));
     }
 
     /// Adds one that was packed elsewhere: the `index`th of `others`.

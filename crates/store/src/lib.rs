@@ -57,8 +57,8 @@ pub use memory::{Memory, MemoryStore};
 pub use outbox::Outbox;
 pub use register::Register;
 pub use row::{
-    Acceptance, Accepted, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, FirstAnswer,
+    Acceptance, Accepted, Act, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
+    DeadLetterFilter, DeadLetterPage, Deed, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, FirstAnswer,
     HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX,
     ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause,
     PauseScope, Pending, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token,

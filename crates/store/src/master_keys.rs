@@ -7,7 +7,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
 use crate::StoreError;
-use crate::row::Session;
+use crate::row::{By, Session};
 
 /// Which master keys a store needs, and how far a rotation is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ impl Rotation {
 
 /// Rotates the master key.
 pub trait MasterKeys: Send + Sync + 'static {
-    /// Offers a newer master key, which [`MasterKeys::rotate`] takes up once no other rotation is under way. Where
+    /// Offers a newer master key by somebody's word, which [`MasterKeys::rotate`] takes up once no other rotation is under way. Where
     /// it comes from must keep it already: a crash right after the first step needs it.
-    fn offer(&self, newer: MasterKey);
+    fn offer(&self, newer: MasterKey, by: Option<By>);
 
     /// One step of the rotation that is under way, or the first of one to the key that was offered. Each is
     /// small, and durable when it is answered; what a crash interrupts goes on from there. Does nothing when

@@ -35,7 +35,7 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, OwnRetention, Page, Pause,
+    Acceptance, Accepted, Act, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, OwnRetention, Page, Pause,
     PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
@@ -75,12 +75,12 @@ pub struct Memory {
 
 impl Memory {
     /// See [`crate::Outbox::open`].
-    pub fn open(&mut self) -> Start {
+    pub fn open(&mut self, at: Timestamp) -> Start {
         self.sessions += 1;
         for cut in self.cuts.values_mut() {
             cut.spared.clear();
         }
-        self.note([Entry::Opened { session: self.sessions }]);
+        self.note([Entry::Opened { session: self.sessions, at }]);
         let queues: BTreeSet<(LaneId, Tier)> = self.spilled.iter().map(|(lane, tier, _)| (*lane, *tier)).collect();
         Start {
             session: self.session(),
@@ -146,12 +146,12 @@ impl Memory {
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
-        let disabled = settlements.iter().filter(|settlement| settlement.asks_to_disable());
-        let disabled: Vec<EndpointId> = disabled.map(|one| one.record.delivery.lane.endpoint()).collect();
+        let asked = |one: &Settlement| one.asked_to_disable().map(|at| (one.record.delivery.lane.endpoint(), at));
+        let disabled: Vec<(EndpointId, Timestamp)> = settlements.iter().filter_map(asked).collect();
         let settled = settlements.into_iter().map(|settlement| self.settle_one(session, settlement, &mut happened));
         let settled = settled.collect();
-        for endpoint in disabled {
-            happened.extend(self.disable_endpoint(endpoint));
+        for (endpoint, at) in disabled {
+            happened.extend(self.disable_endpoint(endpoint, at));
         }
         self.note(happened);
         Ok(settled)
@@ -170,6 +170,7 @@ impl Memory {
             }
         }
         let settled = Entry::settled(&settlement);
+        let paused = settlement.record.pauses_lane.then(|| Entry::paused_by_end(&settlement));
         let record = settlement.record;
         let row = self.pending.get(&id);
         let mine =
@@ -186,8 +187,8 @@ impl Memory {
         if record.pauses_lane {
             let scope = PauseScope::Lane(record.delivery.lane);
             self.pauses.insert(scope, Pause::new(scope, None));
-            happened.push(Entry::Paused { scope, until: None, by: None });
         }
+        happened.extend(paused);
         if record.delivery.state.is_terminal() {
             self.file(&record.delivery);
             self.ended.insert(id, record.delivery);
@@ -255,11 +256,11 @@ impl Memory {
     }
 
     /// See [`crate::Outbox::cut`].
-    pub fn cut(&mut self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+    pub fn cut(&mut self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
         self.guard(session)?;
-        let mut happened = vec![Entry::cut(&cut)];
+        let mut happened = vec![Entry::cut(&cut, by)];
         if let (Scope::Lane(lane), Some(status)) = (cut.scope, EndpointStatus::after_cut(cut.cause)) {
-            happened.extend(self.turn_endpoint(lane.endpoint(), status));
+            happened.extend(self.turn_endpoint(lane.endpoint(), status, Act { at: cut.at, by }));
         }
         self.note(happened);
         if let Scope::Message(message) = cut.scope {
@@ -270,33 +271,33 @@ impl Memory {
     }
 
     /// See [`crate::Outbox::uncut`].
-    pub fn uncut(&mut self, session: Session, scope: Scope) -> Result<(), StoreError> {
+    pub fn uncut(&mut self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Uncut { scope }]);
+        self.note([Entry::Uncut { scope, at }]);
         self.cuts.remove(&scope);
         Ok(())
     }
 
     /// See [`crate::Outbox::pause`].
-    pub fn pause(&mut self, session: Session, pause: Pause) -> Result<(), StoreError> {
+    pub fn pause(&mut self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::paused(&pause)]);
+        self.note([Entry::paused(&pause, at)]);
         self.pauses.insert(pause.scope, pause);
         Ok(())
     }
 
     /// See [`crate::Outbox::resume`].
-    pub fn resume(&mut self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
+    pub fn resume(&mut self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Resumed { scope, by }]);
+        self.note([Entry::Resumed { scope, at: act.at, by: act.by }]);
         self.pauses.remove(&scope);
         Ok(())
     }
 
     /// See [`crate::Outbox::reset`].
-    pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
+    pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Reset { of, how, by }]);
+        self.note([Entry::Reset { of, how, at: act.at, by: act.by }]);
         Ok(())
     }
 

@@ -15,7 +15,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Counted, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct};
+use crate::row::{
+    Counted, Deed, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct,
+};
 
 /// A key as a signed column. Keys above the signed range are never minted; in a question they
 /// mean "everything".
@@ -169,6 +171,20 @@ pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
 /// What was done with a secret.
 pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
     one_of("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
+}
+
+/// The number of what was done with something that people make.
+pub(crate) fn deed_number(deed: Deed) -> u8 {
+    match deed {
+        Deed::Made => 0,
+        Deed::Changed => 1,
+        Deed::Removed => 2,
+    }
+}
+
+/// What was done with something that people make.
+pub(crate) fn stored_deed(number: i64) -> Result<Deed, StoreError> {
+    one_of("what was done", number, &[Deed::Made, Deed::Changed, Deed::Removed])
 }
 
 /// The number of a document's kind.

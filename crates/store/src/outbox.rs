@@ -11,11 +11,13 @@ use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::row::{
-    Acceptance, Accepted, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    Acceptance, Accepted, Act, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
     SweptRows,
 };
 
 /// Remembers what is to be sent and what became of it.
+///
+/// No store reads a clock: whatever goes into the journal says when it was done.
 ///
 /// The guards are in what a call carries. Every write names its [`Session`]: one of an older session
 /// is refused and changes nothing. A [`Settlement`] names the epoch and the attempts its caller
@@ -24,7 +26,7 @@ use crate::row::{
 pub trait Outbox: Send + Sync + 'static {
     /// Begins a session: takes every shard under a new epoch and a new writer. Whoever held them
     /// before can change nothing from here on.
-    fn open(&self) -> impl Future<Output = Result<Start, StoreError>> + Send;
+    fn open(&self, at: Timestamp) -> impl Future<Output = Result<Start, StoreError>> + Send;
 
     /// Makes messages and their deliveries durable, all or none. Returning is the promise. Says of
     /// each, in their order, whether it is new: one whose key is known leaves nothing and arrives nowhere. Where the
@@ -65,13 +67,13 @@ pub trait Outbox: Send + Sync + 'static {
     /// The settings of lanes, those that exist.
     fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;
 
-    /// Puts a cut in force, merged with one of the same scope (see [`Cut::merge`]), and says how
-    /// many pending deliveries have ended by it.
+    /// Puts a cut in force, by somebody's word or by the loop's own, merged with one of the same scope (see
+    /// [`Cut::merge`]), and says how many pending deliveries have ended by it.
     ///
     /// A message's are counted as it is made. A lane's may be counted just after: what is settled
     /// in between is missing from their number, and where they cannot be counted the cut is in
     /// force all the same and says 0. Of what jobs made of a message, counting stops at 20,000.
-    fn cut(&self, session: Session, cut: Cut) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Ends rows that a cut covers or whose time to live is over, as readers have seen them since:
     /// a bounded number of them, whatever waits. Those that the caller has `under_way` are left: they
@@ -84,17 +86,27 @@ pub trait Outbox: Send + Sync + 'static {
     ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send;
 
     /// Forgets a cut whose rows are all swept.
-    fn uncut(&self, session: Session, scope: Scope) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn uncut(
+        &self,
+        session: Session,
+        scope: Scope,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Records a pause.
-    fn pause(&self, session: Session, pause: Pause) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Records a pause that begins now.
+    fn pause(
+        &self,
+        session: Session,
+        pause: Pause,
+        at: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Ends a pause, by somebody's word.
     fn resume(
         &self,
         session: Session,
         scope: PauseScope,
-        by: Option<By>,
+        act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Says in the journal that somebody reset a breaker: what holds and what does not is in its owner's memory.
@@ -103,7 +115,7 @@ pub trait Outbox: Send + Sync + 'static {
         session: Session,
         of: BreakerOf,
         how: Reset,
-        by: Option<By>,
+        act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Remembers the breakers that are not closed in place of those remembered before: the next

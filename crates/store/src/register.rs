@@ -5,7 +5,7 @@ use std::future::Future;
 use posthaste_core::id::{Key, TenantId};
 
 use crate::StoreError;
-use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{Act, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Remembers documents. There are few of them, and nothing here is on the way of a message.
 pub trait Register: Send + Sync + 'static {
@@ -16,6 +16,7 @@ pub trait Register: Send + Sync + 'static {
         session: Session,
         document: Document,
         once: Option<Idempotency>,
+        act: Act,
     ) -> impl Future<Output = Result<Filed, StoreError>> + Send;
 
     /// Removes one; `false` when there is none.
@@ -24,6 +25,7 @@ pub trait Register: Send + Sync + 'static {
         session: Session,
         kind: DocumentKind,
         id: Key,
+        act: Act,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// One by its id.

@@ -272,9 +272,9 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// Whether its receiver asked for nothing more.
-    pub(crate) fn asks_to_disable(&self) -> bool {
-        self.attempt.is_some_and(|attempt| attempt.cause == Cause::DisableAsked)
+    /// When its receiver asked for nothing more, if it did.
+    pub(crate) fn asked_to_disable(&self) -> Option<Timestamp> {
+        self.attempt.filter(|attempt| attempt.cause == Cause::DisableAsked).map(|attempt| attempt.at)
     }
 }
 
@@ -345,6 +345,33 @@ pub struct By {
     pub key: Key,
     /// When it was made.
     pub made: Timestamp,
+}
+
+/// When something was done, and who did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Act {
+    /// When.
+    pub at: Timestamp,
+    /// Who; nobody where the server did it by itself, or asked nobody who they are.
+    pub by: Option<By>,
+}
+
+impl Act {
+    /// One that nobody in particular did.
+    pub const fn at(at: Timestamp) -> Self {
+        Self { at, by: None }
+    }
+}
+
+/// What was done with something that people make, change and remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It was made.
+    Made,
+    /// It was changed.
+    Changed,
+    /// It was removed.
+    Removed,
 }
 
 /// A delivery as a reader sees it.

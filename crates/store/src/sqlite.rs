@@ -91,7 +91,7 @@ use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
+    Acceptance, Accepted, Act, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
     SweptRows,
 };
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
@@ -362,8 +362,8 @@ impl Watchable for Sqlite {
 }
 
 impl Outbox for Sqlite {
-    async fn open(&self) -> Result<Start, StoreError> {
-        self.writer.ask(|reply| Request::Open { start: None, reply }).await
+    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+        self.writer.ask(|reply| Request::Open { at, start: None, reply }).await
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
@@ -434,9 +434,9 @@ impl Outbox for Sqlite {
         Ok(lanes.iter().filter_map(|lane| found.get(lane).cloned()).collect())
     }
 
-    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
+    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
         let scope = cut.scope;
-        match self.writer.ask(|reply| Request::Cut { session, cut, ended: None, reply }).await? {
+        match self.writer.ask(|reply| Request::Cut { session, cut, by, ended: None, reply }).await? {
             Some(ended) => Ok(ended),
             None => match self.readers.read(move |conn| page::count_ended(conn, scope)).await {
                 // Whoever asked must not take it for a failed write: a long look may be ended by the log.
@@ -458,20 +458,20 @@ impl Outbox for Sqlite {
         Ok(found.swept(ended))
     }
 
-    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
-        self.change(session, Change::Uncut(scope)).await
+    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+        self.change(session, Change::Uncut(scope, at)).await
     }
 
-    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
-        self.change(session, Change::Pause(pause)).await
+    async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
+        self.change(session, Change::Pause(pause, at)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
-        self.change(session, Change::Resume(scope, by)).await
+    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+        self.change(session, Change::Resume(scope, act)).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
-        self.change(session, Change::Reset(of, how, by)).await
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+        self.change(session, Change::Reset(of, how, act)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

@@ -179,7 +179,7 @@ async fn forgotten(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
     let now = world.ended() + Duration::from_secs(60);
     let mut reports = Vec::new();
     for whom in [world::subject(), Whom::Tenant] {
-        let (store, session) = world::open(copy.path()).await?;
+        let (store, session) = world::open(copy.path(), now).await?;
         let erasure =
             store.erase(session, Erase { tenant: world::TENANT, whom: whom.clone(), at: now, by: None }).await?;
         reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, announced")));

@@ -61,7 +61,7 @@ pub(crate) struct Busy {
 impl Busy {
     pub(crate) async fn start(folder: &Path, callers: usize) -> Result<Self, CannotRun> {
         let store = Arc::new(Sqlite::open_folder(folder, master_key())?);
-        let session = store.open().await?.session;
+        let session = store.open(NOW).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
         let mint = Arc::new(Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES));
         let (works, _) = watch::channel(false);

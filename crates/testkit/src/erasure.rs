@@ -15,7 +15,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::{Trust, verify};
@@ -97,8 +96,8 @@ async fn control() -> Result<Figure, CannotRun> {
 /// Applies the list to an older copy; how many of the erased can be read then, and how many of the others cannot.
 async fn apply_again(older: &Path, list: &str, people: &People) -> Result<(u64, u64), CannotRun> {
     let store = Sqlite::open_folder(older, master_key())?;
-    let session = store.open().await?.session;
-    let now = Timestamp::from_millis(SystemClock::new().now().as_millis());
+    let now = SystemClock::new().now();
+    let session = store.open(now).await?.session;
     let again = store.erase_again(session, list, now + Duration::from_secs(1)).await?;
     eprintln!("the list, applied to the older copy: {again:?}");
     let (mut readable, mut missing) = (0, 0);

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::{ChildStdout, ExitCode};
 
 use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
@@ -184,7 +185,7 @@ fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let store = Sqlite::open_folder(data, crate::master_key())?;
-        let before = store.open().await?.session.writer;
+        let before = store.open(SystemClock::new().now()).await?.session.writer;
         let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         let mut after = None;
         loop {

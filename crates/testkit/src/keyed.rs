@@ -94,10 +94,10 @@ pub fn main(folder: &str) -> ExitCode {
 async fn serve(folder: &Path) -> Result<(), CannotRun> {
     let data = data(folder);
     let store = Arc::new(open(&data)?);
-    let start = store.open().await?;
+    let clock = SystemClock::new();
+    let start = store.open(clock.now()).await?;
     let session = start.session;
     put_endpoints(&store, session, 0..LANES).await?;
-    let clock = SystemClock::new();
     let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
     let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
     let mut dice = fastrand::Rng::with_seed(session.id);

@@ -67,9 +67,9 @@ impl End {
     fn command(self) -> Command {
         let lane = Target(0).lane();
         match self {
-            Self::Unsubscribe => Command::EndLane(lane, EVERYTHING, Cause::Unsubscribed),
-            Self::EndpointGone => Command::EndLane(lane, EVERYTHING, Cause::EndpointGone),
-            Self::Cancel => Command::Cancel(campaign()),
+            Self::Unsubscribe => Command::EndLane(lane, EVERYTHING, Cause::Unsubscribed, None),
+            Self::EndpointGone => Command::EndLane(lane, EVERYTHING, Cause::EndpointGone, None),
+            Self::Cancel => Command::Cancel(campaign(), None),
         }
     }
 

@@ -29,9 +29,9 @@ use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::{
-    Acceptance, Accepted, Archive, Attempt, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, EndpointTls,
-    FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, Pause, PauseScope,
-    ReplayWhat, Session, Settlement, SigningSecret,
+    Acceptance, Accepted, Act, Archive, Attempt, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint,
+    EndpointTls, FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, Pause,
+    PauseScope, ReplayWhat, Session, Settlement, SigningSecret,
 };
 
 use crate::master_key;
@@ -91,7 +91,7 @@ struct Plant {
 impl Plant {
     async fn begin(folder: &Path) -> Result<Self, CannotRun> {
         let store = Sqlite::open_folder(folder, master_key())?;
-        let session = store.open().await?.session;
+        let session = store.open(NOW).await?.session;
         Ok(Self { store, session, next: 0, canaries: Vec::new() })
     }
 
@@ -121,7 +121,7 @@ impl Plant {
             self.ask_for_dead_letters(endpoint.tenant).await?;
             let reason = Some(self.canary("reason"));
             let pause = Pause { reason, ..Pause::new(PauseScope::Tenant(endpoint.tenant), None) };
-            self.store.pause(self.session, pause).await?;
+            self.store.pause(self.session, pause, NOW).await?;
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Plant {
         endpoint.event_types = vec![self.canary("wants")];
         endpoint.policy = Some(self.canary("policy"));
         let once = self.call(tenant);
-        _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once)).await?;
+        _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once), Act::at(NOW)).await?;
         Ok(endpoint)
     }
 
@@ -224,8 +224,8 @@ impl Plant {
         let what = ReplayWhat::Found(filter.clone());
         let reason = Some(self.canary("reason"));
         let replay = NewReplay { reason, ..NewReplay::new(id, tenant, NOW, what) };
-        self.store.start_replay(self.session, replay).await?;
-        self.store.purge_dead_letters(self.session, tenant, filter).await?;
+        self.store.start_replay(self.session, replay, None).await?;
+        self.store.purge_dead_letters(self.session, tenant, filter, Act::at(NOW)).await?;
         let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
         let letter = page.letters.first().and_then(|letter| letter.event_type.clone());
         match letter {

@@ -19,7 +19,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Chunked, Directory, Endpoint, EndpointPut, Jobs, Outbox, Session, StoreError};
+use posthaste_store::{Act, Chunked, Directory, Endpoint, EndpointPut, Jobs, Outbox, Session, StoreError};
 
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -145,11 +145,11 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
 /// When the store refuses.
 pub async fn send_to(folder: &Path, shape: Shape, url: &str) -> Result<(), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(THEN).await?.session;
     for lane in shape.targets() {
         // The change after the one that made it: any other would be refused as stale.
         let endpoint = Endpoint { url: url.to_owned(), version: 1, ..Target(lane).endpoint() };
-        match store.put_endpoint(session, endpoint, None).await? {
+        match store.put_endpoint(session, endpoint, None, Act::at(THEN)).await? {
             EndpointPut::Done => {}
             refused => return Err(CannotRun(format!("endpoint {lane} keeps its address: {refused:?}"))),
         }
@@ -185,7 +185,7 @@ fn forget_others(shelf: &Path, shape: Shape) -> io::Result<()> {
 async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
     eprintln!("seeding {} rows over {} lanes, kept for later runs", shape.rows, shape.lanes);
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(THEN).await?.session;
     put_endpoints(&store, session, shape.targets()).await?;
     let mint = shape.mint(session);
     match shape.of {
@@ -248,7 +248,7 @@ pub async fn put_endpoints(
 
 async fn put(store: &Sqlite, session: Session, endpoints: Vec<Endpoint>) -> Result<(), StoreError> {
     for some in endpoints.chunks(ENDPOINTS) {
-        let put = some.iter().map(|endpoint| store.put_endpoint(session, endpoint.clone(), None));
+        let put = some.iter().map(|endpoint| store.put_endpoint(session, endpoint.clone(), None, Act::at(THEN)));
         join_all(put).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     Ok(())
@@ -330,7 +330,7 @@ mod tests {
             let shape = Shape { rows: 9_500, lanes: 3, of };
             make(folder.path(), shape).await.expect("it is seeded");
             let store = Sqlite::open_folder(folder.path(), master_key()).expect("it was closed");
-            let start = store.open().await.expect("a session");
+            let start = store.open(THEN).await.expect("a session");
             assert_eq!(start.spilled.len(), 3);
             let mut rows = 0;
             for (lane, tier) in start.spilled {

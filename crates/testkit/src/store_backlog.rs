@@ -28,7 +28,7 @@ use crate::cpu::Cpu;
 use crate::master_key;
 use crate::part::end_with_input;
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::seeder::{self, Mint, Of, Shape};
+use crate::seeder::{self, Mint, Of, Shape, YOUNG};
 
 const CPU_BAR: f64 = 1.35;
 const RATE_BAR: f64 = 0.9;
@@ -161,7 +161,7 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
         let began = Instant::now();
         let store = Sqlite::open_folder(folder, master_key())?;
         runtime.block_on(async {
-            let session = store.open().await?.session;
+            let session = store.open(YOUNG).await?.session;
             let mint = Mint::new(session, 0..LANES, Place::Ready);
             store.accept(session, vec![mint.message()]).await.map(drop)
         })?;

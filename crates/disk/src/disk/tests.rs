@@ -13,7 +13,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Attempt, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register, Session, Settled,
+    Accepted, Act, Attempt, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register, Session, Settled,
     Settlement, StoreError,
 };
 use posthaste_testkit::master_key;
@@ -101,7 +101,7 @@ async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 2).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(RESERVE)).expect("a fresh folder opens");
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     disk.set_room(5 << 20);
     let accepted = fill(&store, session).await;
     assert!(accepted.len() > 50, "{} were accepted", accepted.len());
@@ -120,7 +120,7 @@ async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 3).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 0)]).await.expect("there is room");
     store.arrivals().await;
     disk.set_room(0);
@@ -145,7 +145,7 @@ async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 4).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     disk.fail(super::Fault { call: super::Call::Sync, kind: super::Kind::Broken, at: 1, times: 1 });
     for n in 0..3 {
         let refused = store.accept(session, vec![message(session, n)]).await;
@@ -160,7 +160,7 @@ async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_do
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 5).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 0)]).await.expect("there is room");
     store.arrivals().await;
     disk.set_room(0);
@@ -173,7 +173,7 @@ async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_do
             tokio::task::yield_now().await;
         }
         for _ in 0..10 {
-            let refused = store.file(session, document.clone(), None).await;
+            let refused = store.file(session, document.clone(), None, Act::at(NOW)).await;
             assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
         }
         disk.heal();
@@ -182,5 +182,5 @@ async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_do
     let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is told");
     assert_eq!(settled.expect("there is room again"), [Settled::Done]);
     assert_eq!(store.document(DocumentKind::Policy, id).await.expect("it reads"), None, "it was refused");
-    assert_eq!(store.file(session, document, None).await.expect("there is room again"), Filed::Done);
+    assert_eq!(store.file(session, document, None, Act::at(NOW)).await.expect("there is room again"), Filed::Done);
 }

@@ -21,9 +21,9 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::journal::{Entry, Head};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Chunk, CollapseKey, DeadLetterFilter, DeadLetters, FanOut, Job, JobCursor, JobKind,
-    JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Replayable, Retention,
-    RetentionStep, Session, Settlement, Skips, Spread, Store, StoreError, Sweep,
+    Accepted, Act, Archive, Attempt, Chunk, CollapseKey, DeadLetterFilter, DeadLetters, FanOut, Job, JobCursor,
+    JobKind, JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Replayable,
+    Retention, RetentionStep, Session, Settlement, Skips, Spread, Store, StoreError, Sweep,
 };
 
 use super::{NOW, endpoint};
@@ -209,7 +209,7 @@ impl Chores {
             Chore::Cut(cut) => self.cuts.push(cut.scope),
             _ => {}
         }
-        let session = self.model.open().await.expect("memory is there").session;
+        let session = self.model.open(NOW).await.expect("memory is there").session;
         ask(&self.model, session, chore).await.unwrap_or_else(|error| format!("{error}"))
     }
 
@@ -302,11 +302,11 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
         Chore::Settle(delivery) => {
             write!(answer, "{:?}", store.settle(session, vec![settlement(session, delivery)]).await?)
         }
-        Chore::Replay(replay) => write!(answer, "{:?}", store.start_replay(session, replay.clone()).await?),
-        Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone()).await?),
+        Chore::Replay(replay) => write!(answer, "{:?}", store.start_replay(session, replay.clone(), None).await?),
+        Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone(), None).await?),
         Chore::Sweep(sweep) => write!(answer, "{:?}", store.sweep(session, *sweep, Vec::new()).await?),
         Chore::Purge => {
-            let count = store.purge_dead_letters(session, TENANT, DeadLetterFilter::of(TENANT)).await?;
+            let count = store.purge_dead_letters(session, TENANT, DeadLetterFilter::of(TENANT), Act::at(NOW)).await?;
             write!(answer, "{count:?}")
         }
         Chore::Retain => {

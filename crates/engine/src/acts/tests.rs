@@ -108,15 +108,15 @@ impl Things {
     /// Makes them, and has them remembered.
     async fn make(engine: &Arc<DiskEngine>) -> Self {
         let terms = Terms { policy: None, ..Terms::default() };
-        let tenant = made(engine.make_tenant(None, terms, None).await.expect("a tenant")).tenant;
+        let tenant = made(engine.make_tenant(None, terms, None, None).await.expect("a tenant")).tenant;
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
-        let key = Arc::new(made(engine.make_key(new, None).await.expect("a key")));
-        engine.put_policy(tenant.id, "own", attempts(3)).await.expect("a policy");
+        let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
+        engine.put_policy(tenant.id, "own", attempts(3), None).await.expect("a policy");
         let wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, engine.now(), "https://example.com/");
-        let made = made(engine.make_endpoint(wished, NewSigning::default(), None).await.expect("an endpoint"));
+        let made = made(engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("an endpoint"));
         let status = EndpointStatus::Disabled(DisabledBy::Receiver);
         let disabled = Endpoint { status, version: 1, ..made.endpoint };
-        let endpoint = engine.change_endpoint(disabled).await.expect("it is disabled");
+        let endpoint = engine.change_endpoint(disabled, None).await.expect("it is disabled");
         engine.pause(Pause::new(PauseScope::Lane(endpoint.id.into()), None)).await.expect("it is paused");
         let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
         let delivery = match engine.accept(message).await.expect("it is accepted") {
@@ -188,35 +188,35 @@ const VERBS: [(&str, Verb); 9] = [
     ("revoke a key", |engine, things| {
         Box::pin(async move {
             let id: Key = things.key.known.id;
-            engine.revoke_key(Some(things.tenant.id), id).await.expect("it is revoked");
+            engine.revoke_key(Some(things.tenant.id), id, None).await.expect("it is revoked");
         })
     }),
     ("change a tenant", |engine, things| {
         Box::pin(async move {
             let terms = Terms { weight: 3.0, payload_kept: Some(2 * DAY), ..Terms::default() };
             let wished = Tenant { terms, ..things.tenant.clone() };
-            engine.change_tenant(&things.tenant, &wished).await.expect("it is changed");
+            engine.change_tenant(&things.tenant, &wished, None).await.expect("it is changed");
         })
     }),
     ("put a policy", |engine, things| {
         Box::pin(async move {
-            engine.put_policy(things.tenant.id, "own", attempts(5)).await.expect("it is put");
+            engine.put_policy(things.tenant.id, "own", attempts(5), None).await.expect("it is put");
         })
     }),
     ("delete a policy", |engine, things| {
         Box::pin(async move {
-            engine.delete_policy(things.tenant.id, "own").await.expect("it is deleted");
+            engine.delete_policy(things.tenant.id, "own", None).await.expect("it is deleted");
         })
     }),
     ("change an endpoint", |engine, things| {
         Box::pin(async move {
             let wished = Endpoint { version: 2, max_in_flight: 3, ..things.endpoint };
-            engine.change_endpoint(wished).await.expect("it is changed");
+            engine.change_endpoint(wished, None).await.expect("it is changed");
         })
     }),
     ("rotate a secret", |engine, things| {
         Box::pin(async move {
-            engine.rotate_secret(&things.endpoint, DAY, None).await.expect("it is rotated");
+            engine.rotate_secret(&things.endpoint, DAY, None, None).await.expect("it is rotated");
         })
     }),
     ("enable an endpoint", |engine, things| {
@@ -226,7 +226,7 @@ const VERBS: [(&str, Verb); 9] = [
     }),
     ("delete an endpoint", |engine, things| {
         Box::pin(async move {
-            engine.delete_endpoint(&things.endpoint).await.expect("it is deleted");
+            engine.delete_endpoint(&things.endpoint, None).await.expect("it is deleted");
         })
     }),
     ("erase a tenant", |engine, things| {

@@ -11,7 +11,7 @@ use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{By, Page, Pause, PauseScope, Query, Token};
+use posthaste_store::{Act, By, Page, Pause, PauseScope, Query, Token};
 
 use super::call::Call;
 use super::counts::Watched;
@@ -25,10 +25,10 @@ pub struct Ticket(pub u64);
 /// Something to do for somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// End every delivery of a message that is not in flight.
-    Cancel(MessageId),
-    /// End everything that waits for a lane, up to this id.
-    EndLane(LaneId, Key, Cause),
+    /// End every delivery of a message that is not in flight, by somebody's word.
+    Cancel(MessageId, Option<By>),
+    /// End everything that waits for a lane, up to this id, by somebody's word or by the engine's own.
+    EndLane(LaneId, Key, Cause, Option<By>),
     /// Hold; nothing is sent once it is answered.
     Pause(Pause),
     /// End a pause, by somebody's word.
@@ -121,23 +121,24 @@ const LANES_AT_ONCE: usize = 500;
 impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
-            Command::Cancel(message) => {
-                self.cut(now, Scope::Message(message), EVERYTHING, Cause::Cancelled, Some(ticket), effects);
+            Command::Cancel(message, by) => {
+                let act = Act { at: now, by };
+                self.cut(act, Scope::Message(message), EVERYTHING, Cause::Cancelled, Some(ticket), effects);
             }
-            Command::EndLane(lane, upto, cause) => {
-                self.cut(now, Scope::Lane(lane), upto, cause, Some(ticket), effects);
+            Command::EndLane(lane, upto, cause, by) => {
+                self.cut(Act { at: now, by }, Scope::Lane(lane), upto, cause, Some(ticket), effects);
             }
             // In force here before it is durable, so that nothing slips out in between.
             Command::Pause(pause) => {
                 self.pause(pause.clone());
                 let scope = pause.scope;
-                self.said_of(scope, Effect::Store(Call::Pause(pause, ticket)), effects);
+                self.said_of(scope, Effect::Store(Call::Pause(pause, now, ticket)), effects);
             }
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope, by) => {
                 // A lane is resumed by whoever enables an endpoint, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    let resume = Call::Resume(scope, self.pauses.number(scope), by, ticket);
+                    let resume = Call::Resume(scope, self.pauses.number(scope), Act { at: now, by }, ticket);
                     self.said_of(scope, Effect::Store(resume), effects);
                 } else {
                     effects.push(Effect::Answer(ticket, Answer::Nothing));
@@ -193,7 +194,7 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
-                Effect::Store(Call::Reset(of, how, by, ticket))
+                Effect::Store(Call::Reset(of, how, Act { at: now, by }, ticket))
             } else {
                 Effect::Answer(ticket, Answer::Nothing)
             }),
@@ -224,7 +225,7 @@ impl Dispatch {
     /// Marks memory first, then the store; the answer comes once both have it.
     pub(super) fn cut(
         &mut self,
-        now: Timestamp,
+        Act { at: now, by }: Act,
         scope: Scope,
         upto: Key,
         cause: Cause,
@@ -233,7 +234,7 @@ impl Dispatch {
     ) {
         let spared = self.queue.cut(scope, upto, cause);
         self.sweeper.cut(scope, upto, now);
-        effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, ticket)));
+        effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, by, ticket)));
     }
 
     fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {

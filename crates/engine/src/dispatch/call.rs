@@ -7,7 +7,7 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, Shed, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
+    Act, By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
 use super::asked::Ticket;
@@ -25,18 +25,18 @@ pub enum Call {
     Spill(Vec<Shed>),
     /// Look up lanes.
     Lanes(Vec<LaneId>),
-    /// Put a cut in force.
-    Cut(Cut, Option<Ticket>),
+    /// Put a cut in force, by somebody's word where somebody said so.
+    Cut(Cut, Option<By>, Option<Ticket>),
     /// Write off what has ended, but for these, which are under way.
     Sweep(Sweep, Vec<DeliveryId>),
-    /// Forget a cut.
-    Uncut(Scope),
-    /// Record a pause.
-    Pause(Pause, Ticket),
+    /// Forget a cut, at this time.
+    Uncut(Scope, Timestamp),
+    /// Record a pause that began at this time.
+    Pause(Pause, Timestamp, Ticket),
     /// End a pause, and those before it, by somebody's word.
-    Resume(PauseScope, PauseNumber, Option<By>, Ticket),
+    Resume(PauseScope, PauseNumber, Act, Ticket),
     /// Say in the journal that somebody reset a breaker.
-    Reset(BreakerOf, Reset, Option<By>, Ticket),
+    Reset(BreakerOf, Reset, Act, Ticket),
     /// Remember the breakers that are not closed, in place of those remembered before.
     Remember(Vec<SoftBreaker>),
 }
@@ -92,25 +92,25 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Resu
             let found = store.lanes(lanes.clone()).await?;
             Reply::Lanes(lanes, found)
         }
-        Call::Cut(cut, ticket) => {
+        Call::Cut(cut, by, ticket) => {
             let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
-            Reply::Cut { scope, ticket, in_flight, ended: store.cut(session, cut).await? }
+            Reply::Cut { scope, ticket, in_flight, ended: store.cut(session, cut, by).await? }
         }
         Call::Sweep(sweep, under_way) => Reply::Swept(sweep, store.sweep(session, sweep, under_way).await?),
-        Call::Uncut(scope) => {
-            store.uncut(session, scope).await?;
+        Call::Uncut(scope, at) => {
+            store.uncut(session, scope, at).await?;
             Reply::Uncut
         }
-        Call::Pause(pause, ticket) => {
-            store.pause(session, pause).await?;
+        Call::Pause(pause, at, ticket) => {
+            store.pause(session, pause, at).await?;
             Reply::Paused(ticket)
         }
-        Call::Resume(scope, pause, by, ticket) => {
-            store.resume(session, scope, by).await?;
+        Call::Resume(scope, pause, act, ticket) => {
+            store.resume(session, scope, act).await?;
             Reply::Resumed(scope, pause, ticket)
         }
-        Call::Reset(of, how, by, ticket) => {
-            store.reset(session, of, how, by).await?;
+        Call::Reset(of, how, act, ticket) => {
+            store.reset(session, of, how, act).await?;
             Reply::Reset(ticket)
         }
         Call::Remember(breakers) => {

@@ -255,7 +255,7 @@ impl Dispatch {
                 self.sweeper.durable(scope, now + LOOK_AGAIN);
             } else if let Some(made) = self.sweeper.cuts.remove(&scope) {
                 self.queue.forget_cut(scope, made.upto);
-                effects.push(Effect::Store(Call::Uncut(scope)));
+                effects.push(Effect::Store(Call::Uncut(scope, now)));
             }
         }
     }

@@ -45,7 +45,7 @@ impl Rig {
 
     /// A session that has not read yet what earlier ones left.
     fn unread(store: MemoryStore, ms: i64) -> Self {
-        let start = store.lock().open();
+        let start = store.lock().open(at(ms));
         let session = start.session;
         let dispatch = Dispatch::new(Limits::default(), session);
         let (calls, sent, answered, remembered) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
@@ -177,7 +177,7 @@ impl Rig {
 
     /// Whose breakers the next start would find not closed. The session is over then.
     fn left_behind(self) -> Vec<BreakerOf> {
-        self.store.lock().open().breakers.iter().map(|breaker| breaker.of).collect()
+        self.store.lock().open(at(0)).breakers.iter().map(|breaker| breaker.of).collect()
     }
 
     fn state(&self, id: DeliveryId, ms: i64) -> State {
@@ -354,7 +354,7 @@ fn a_cancel_spares_what_has_its_outcome_already() {
     let (first, second) = (rig.sent[0], rig.sent[1]);
     rig.step(2, finished(first, Cause::Ok)); // its settle is under way
     rig.step(3, finished(second, Cause::Ok)); // waits behind it
-    rig.ask(4, 1, Command::Cancel(rig.message(10)));
+    rig.ask(4, 1, Command::Cancel(rig.message(10), None));
     rig.first_call(5); // the first one's settle
     rig.first_call(6); // the cut
     assert!(!rig.state(second, 6).is_terminal(), "nobody reads an end that will change");
@@ -366,7 +366,7 @@ fn a_cancel_spares_what_has_its_outcome_already() {
 fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
     let mut rig = Rig::new();
     let late = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
-    rig.ask(1, 1, Command::Cancel(rig.message(1)));
+    rig.ask(1, 1, Command::Cancel(rig.message(1), None));
     rig.every_call(2);
     for ms in [1_100, 2_200, 3_300] {
         rig.step(ms, Event::Woke);
@@ -382,7 +382,7 @@ fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let late = rig.accept(1, &lane);
-    rig.ask(1, 1, Command::EndLane(lane.lane, sweeper::EVERYTHING, Cause::Unsubscribed));
+    rig.ask(1, 1, Command::EndLane(lane.lane, sweeper::EVERYTHING, Cause::Unsubscribed, None));
     rig.every_call(2);
     let scope = PauseScope::Lane(lane.lane);
     rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));
@@ -392,7 +392,7 @@ fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
         rig.step(minute * 60_000, Event::Woke);
         rig.every_call(minute * 60_000);
     }
-    assert_eq!(rig.store.lock().open().cuts, [], "the cut is forgotten");
+    assert_eq!(rig.store.lock().open(at(0)).cuts, [], "the cut is forgotten");
     rig.step(1_200_000, Event::Replied(Reply::Resumed(scope, rig.dispatch.pauses.number(scope), Ticket(3))));
     assert_eq!(rig.sent, [], "its row has ended");
 }
@@ -560,7 +560,7 @@ fn a_drain_is_over_once_what_changed_of_breakers_is_remembered() {
 #[test]
 fn a_breaker_whose_endpoint_is_gone_is_forgotten_in_the_end() {
     let store = MemoryStore::default();
-    let session = store.lock().open().session;
+    let session = store.lock().open(at(0)).session;
     let soft = Soft { since: at(0), hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(LaneId::from_raw(7)), soft };
     store.lock().remember(session, &[breaker]).expect("this session owns the store");

@@ -85,7 +85,7 @@ impl Running {
             subject: subject.map(str::to_owned),
             ..Endpoint::new(EndpointId::from_raw(id), TENANT, self.engine.now(), "https://receiver.example/")
         };
-        let put = self.engine.store.put_endpoint(self.engine.session, endpoint, None).await;
+        let put = self.engine.store.put_endpoint(self.engine.session, endpoint, None, self.engine.done_by(None)).await;
         _ = put.expect("this engine has the session");
     }
 

@@ -13,7 +13,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement, Shown,
+    Accepted, Act, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
+    Shown,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -52,7 +53,7 @@ impl Process {
             |needed: &[_]| master_key::load(&Source::Folder, folder.path(), needed).map_err(|why| why.to_string());
         let store = Sqlite::open_asking(folder.path(), Bounds::default(), ask);
         let store = Arc::new(store.expect("the folder opens"));
-        let start = store.open().await.expect("a session begins");
+        let start = store.open(SystemClock::new().now()).await.expect("a session begins");
         let session = start.session;
         let dice = Box::new(|| Roll(1));
         let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, SystemClock::new(), dice);
@@ -120,7 +121,11 @@ impl Process {
             max_in_flight: 4,
             ..Endpoint::new(id, tenant, Timestamp::from_millis(0), "https://example.com/")
         };
-        _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("an endpoint is put");
+        _ = self
+            .store
+            .put_endpoint(self.session, endpoint, None, Act::at(SystemClock::new().now()))
+            .await
+            .expect("an endpoint is put");
         id.into()
     }
 
@@ -216,7 +221,7 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -250,7 +255,7 @@ async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_die
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Missing(Missing { endpoint, since: None, until: None });
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -279,7 +284,7 @@ async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay).await.expect("a replay begins");
+    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
     let job = process.job(id).await;
     let jobs = process.jobs();
     let next_life = async |job: &Job, lane: LaneId| {
@@ -351,7 +356,7 @@ async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_it
         // Slower than this test.
         let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
         let replay = NewReplay { per_second: Some(1), ..replay };
-        process.store.start_replay(process.session, replay).await.expect("a replay begins");
+        process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
         replays.push(id);
     }
     let (jobs, stop, mut turns) = (process.jobs(), CancellationToken::new(), Turns::default());

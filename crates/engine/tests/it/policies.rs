@@ -27,18 +27,18 @@ async fn waits_follow_a_stored_policy_its_changes_and_a_restart() {
     let store = Arc::new(MemoryStore::default());
     let first = Running::start(&store).await;
     let tenant = first.tenant("acme").await;
-    first.engine.put_policy(tenant, "slow", every(100)).await.expect("a policy");
+    first.engine.put_policy(tenant, "slow", every(100), None).await.expect("a policy");
     first.endpoint(tenant, "slow").await.expect("an endpoint");
     let delivery = first.send(tenant).await;
     assert_eq!(first.wait_after(delivery, 1).await, 100);
     // What waits keeps its time; the next decision is the new policy's.
-    first.engine.put_policy(tenant, "slow", every(33)).await.expect("a policy");
+    first.engine.put_policy(tenant, "slow", every(33), None).await.expect("a policy");
     assert_eq!(first.wait_after(delivery, 2).await, 33);
     assert_eq!(first.wait_after(delivery, 3).await, 33);
     first.stop().await;
     let second = Running::start(&store).await;
     assert_eq!(second.wait_after(delivery, 4).await, 33);
-    second.engine.put_policy(tenant, "slow", every(55)).await.expect("a policy");
+    second.engine.put_policy(tenant, "slow", every(55), None).await.expect("a policy");
     assert_eq!(second.wait_after(delivery, 5).await, 55);
     second.stop().await;
 }
@@ -49,7 +49,7 @@ async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_wai
     let first = Running::start(&store).await;
     let [slow, quick] = ["slow", "quick"].map(|name| Terms { policy: Some(name.to_owned()), ..Terms::default() });
     for (name, seconds) in [("slow", 100), ("quick", 20), ("own", 60)] {
-        first.engine.put_policy(OPERATOR, name, every(seconds)).await.expect("a policy");
+        first.engine.put_policy(OPERATOR, name, every(seconds), None).await.expect("a policy");
     }
     let follows = first.tenant_on("follows", slow.clone()).await;
     let has_own = first.tenant_on("has-own", slow).await;
@@ -59,7 +59,7 @@ async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_wai
     assert_eq!((first.wait_after(waits, 1).await, first.wait_after(other, 1).await), (100, 60));
     for tenant in [&follows, &has_own] {
         let changed = Tenant { terms: quick.clone(), ..tenant.clone() };
-        first.engine.change_tenant(tenant, &changed).await.expect("it is changed");
+        first.engine.change_tenant(tenant, &changed, None).await.expect("it is changed");
     }
     assert_eq!(first.wait_after(waits, 2).await, 20, "what waited is decided anew");
     let fresh = first.send(has_own.id).await;
@@ -75,8 +75,8 @@ async fn a_tenants_policy_hides_the_operators_until_it_is_deleted() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let (ann, bob) = (running.tenant("ann").await, running.tenant("bob").await);
-    running.engine.put_policy(OPERATOR, "house", every(40)).await.expect("a policy");
-    running.engine.put_policy(ann, "house", every(70)).await.expect("a policy");
+    running.engine.put_policy(OPERATOR, "house", every(40), None).await.expect("a policy");
+    running.engine.put_policy(ann, "house", every(70), None).await.expect("a policy");
     let mut deliveries = Vec::new();
     for (tenant, wait) in [(ann, 70), (bob, 40)] {
         running.endpoint(tenant, "house").await.expect("an endpoint");
@@ -84,9 +84,9 @@ async fn a_tenants_policy_hides_the_operators_until_it_is_deleted() {
         assert_eq!(running.wait_after(delivery, 1).await, wait);
         deliveries.push(delivery);
     }
-    assert!(running.engine.delete_policy(ann, "house").await.expect("the operator's takes its place"));
+    assert!(running.engine.delete_policy(ann, "house", None).await.expect("the operator's takes its place"));
     assert_eq!(running.wait_after(deliveries[0], 2).await, 40);
-    running.engine.put_policy(OPERATOR, "house", every(50)).await.expect("a policy");
+    running.engine.put_policy(OPERATOR, "house", every(50), None).await.expect("a policy");
     assert_eq!(running.wait_after(deliveries[0], 3).await, 50);
     running.stop().await;
 }
@@ -96,23 +96,23 @@ async fn a_policy_that_somebody_uses_is_not_deleted() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let (ann, bob) = (running.tenant("ann").await, running.tenant("bob").await);
-    running.engine.put_policy(OPERATOR, "house", every(40)).await.expect("a policy");
-    running.engine.put_policy(ann, "own", every(40)).await.expect("a policy");
+    running.engine.put_policy(OPERATOR, "house", every(40), None).await.expect("a policy");
+    running.engine.put_policy(ann, "own", every(40), None).await.expect("a policy");
     let endpoint = running.endpoint(ann, "own").await.expect("an endpoint");
     let in_use = |told: Result<bool, NotPut>| match told {
         Err(NotPut::InUse(user)) => user,
         other => panic!("{other:?}"),
     };
-    assert!(in_use(running.engine.delete_policy(ann, "own").await).starts_with("the endpoint ep_"));
+    assert!(in_use(running.engine.delete_policy(ann, "own", None).await).starts_with("the endpoint ep_"));
     let house = running.endpoint(bob, "house").await.expect("an endpoint");
-    let told = in_use(running.engine.delete_policy(OPERATOR, "house").await);
+    let told = in_use(running.engine.delete_policy(OPERATOR, "house", None).await);
     assert!(told.ends_with("of the tenant bob uses it"), "{told}");
     for endpoint in [&endpoint, &house] {
-        running.engine.delete_endpoint(endpoint).await.expect("it is deleted");
+        running.engine.delete_endpoint(endpoint, None).await.expect("it is deleted");
     }
-    assert!(running.engine.delete_policy(ann, "own").await.expect("nobody uses it"));
-    assert!(running.engine.delete_policy(OPERATOR, "house").await.expect("nobody uses it"));
-    assert!(!running.engine.delete_policy(OPERATOR, "house").await.expect("there is none"));
+    assert!(running.engine.delete_policy(ann, "own", None).await.expect("nobody uses it"));
+    assert!(running.engine.delete_policy(OPERATOR, "house", None).await.expect("nobody uses it"));
+    assert!(!running.engine.delete_policy(OPERATOR, "house", None).await.expect("there is none"));
     let unknown = running.endpoint(ann, "owm").await.expect_err("no policy");
     assert!(unknown.to_string().starts_with("policy: there is no policy \"owm\"; the presets are"), "{unknown}");
     running.stop().await;

@@ -72,7 +72,7 @@ impl Running {
     }
 
     pub(crate) async fn tenant_on(&self, uid: &str, terms: Terms) -> Tenant {
-        match self.engine.make_tenant(Some(uid.to_owned()), terms, None).await.expect("a tenant") {
+        match self.engine.make_tenant(Some(uid.to_owned()), terms, None, None).await.expect("a tenant") {
             Made::Now(made) => made.tenant,
             Made::Before(_) => panic!("nobody gave a key"),
         }
@@ -91,7 +91,7 @@ impl Running {
         let bare = Endpoint::new(EndpointId::from_raw(0), tenant, self.engine.now(), "https://example.com/");
         let policy = Some(policy.to_owned()).filter(|name| !name.is_empty());
         let wished = Endpoint { policy, time_zone: time_zone.map(str::to_owned), ..bare };
-        match self.engine.make_endpoint(wished, NewSigning::default(), None).await? {
+        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await? {
             Made::Now(made) => Ok(made.endpoint),
             Made::Before(_) => panic!("nobody gave a key"),
         }

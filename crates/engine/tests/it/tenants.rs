@@ -53,7 +53,7 @@ async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints
     assert_eq!(running.engine.now().since(now).as_secs(), 0, "eleven hours east it is open");
     // A window that is lifted holds nothing any more.
     let lifted = Tenant { terms: Terms { off_peak: None, ..ann.terms.clone() }, ..ann.clone() };
-    running.engine.change_tenant(&ann, &lifted).await.expect("it is changed");
+    running.engine.change_tenant(&ann, &lifted, None).await.expect("it is changed");
     running.wait_after(campaign, 1).await;
     assert!(running.engine.now().since(now) < Duration::from_secs(60));
     running.stop().await;
@@ -86,7 +86,7 @@ async fn a_tenant_with_as_many_pending_as_it_may_have_has_room_again_once_some_e
     let (taken, told) = send_below(&running, &tenant, 5).await;
     assert_eq!((taken.len(), told), (3, Some(3)));
     assert_eq!(send_below(&running, &tenant, 1).await, (Vec::new(), Some(3)));
-    running.engine.cancel(Sees::All, taken[0]).await.expect("it is cancelled");
+    running.engine.cancel(Sees::All, taken[0], None).await.expect("it is cancelled");
     // A cut is swept in the end; nobody has to wait beyond that.
     for _ in 0..6_000 {
         tokio::time::advance(Duration::from_millis(200)).await;

@@ -1,67 +1,38 @@
 //! The audit trail: what happened to deliveries and what operators did, as the journal keeps it, and the signed word
 //! on how it ends. `posthaste audit verify` proves that nothing in it was changed.
 
+mod about;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use http::{StatusCode, Uri};
-use posthaste_core::cut::Scope;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, Reset};
-use posthaste_core::state::State as Life;
+use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::Kind as IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::trail::Span;
-use posthaste_store::journal::{Entry, ErasedWhom};
-use posthaste_store::{By, DocumentKind, EndpointStatus, JournalRow, OPERATOR, PauseScope, SecretAct, Store};
+use posthaste_store::journal::{Entry, Kind};
+use posthaste_store::{JournalRow, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
 use super::list::{Asked, not_ours, page};
 use super::{Answer, Api, json, no_parameters, tenants};
-use crate::duration;
 use crate::problem::{Code, Problem};
 use crate::value;
+use about::{About, Named, about};
 
 /// Rows of the journal that one request looks at: a row is a commit, and may tell of hundreds of things.
 const ROWS_MAX: u32 = 500;
 /// And things that they tell of.
 const ENTRIES_MAX: u32 = 20_000;
 
-/// What is told of, by name.
-const KINDS: [&str; 23] = [
-    "opened",
-    "accepted",
-    "attempted",
-    "late",
-    "ended",
-    "cut",
-    "uncut",
-    "paused",
-    "resumed",
-    "breaker_reset",
-    "endpoint",
-    "secret",
-    "spread",
-    "job",
-    "purged",
-    "retained",
-    "agreed",
-    "document",
-    "erased",
-    "erasure_done",
-    "exported",
-    "rotation_begun",
-    "rotation_ended",
-];
-
 /// `GET /v1/audit`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &["kind", "tenant", "since", "until"])?;
+    let asked = Asked::of(&uri, &["kind", "tenant", "by", "since", "until"])?;
     let filter = Filter::of(&api, &asked).await?.within(caller.asks_for())?;
     let list = asked.list(&api, Sees::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
@@ -102,32 +73,38 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 
 /// Which entries are asked for.
 #[derive(Debug)]
-struct Filter<'a> {
-    kind: Option<&'a str>,
+struct Filter {
+    kind: Option<Kind>,
     tenant: Option<TenantId>,
+    by: Option<Key>,
     span: Span,
 }
 
 /// Whose the endpoints are that were met.
 type Owners = BTreeMap<EndpointId, Option<TenantId>>;
 
-impl<'a> Filter<'a> {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, asked: &'a Asked) -> Result<Self, Problem> {
-        let kind = asked.filter("kind");
-        if let Some(unknown) = kind.filter(|kind| !KINDS.contains(kind)) {
-            let detail = format!("kind {unknown:?} is not one of {}", KINDS.join(", "));
-            return Err(Problem::new(Code::InvalidParameter, detail));
-        }
+impl Filter {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, asked: &Asked) -> Result<Self, Problem> {
+        let refused = |detail: String| Problem::new(Code::InvalidParameter, detail);
+        let kind = |named: &str| {
+            let all = || Kind::ALL.map(Kind::name).join(", ");
+            Kind::named(named).ok_or_else(|| refused(format!("kind {named:?} is not one of {}", all())))
+        };
+        let kind = asked.filter("kind").map(kind).transpose()?;
+        // One that was revoked is still spoken of.
+        let key = |named: &str| api.engine.opened(IdKind::Key, named).map(|(key, _)| key);
+        let by = |named: &str| key(named).ok_or_else(|| refused("by must be the id of an API key, key_…".to_owned()));
+        let by = asked.filter("by").map(by).transpose()?;
         let tenant = match asked.filter("tenant") {
             // One that was erased is still spoken of.
-            Some(named) => match api.engine.opened(Kind::Tenant, named) {
+            Some(named) => match api.engine.opened(IdKind::Tenant, named) {
                 Some((key, _)) => Some(TenantId(key)),
                 None => Some(tenants::found(api, named).await?.id),
             },
             None => None,
         };
         let span = Span { since: asked.time("since")?, until: asked.time("until")? };
-        Ok(Self { kind, tenant, span })
+        Ok(Self { kind, tenant, by, span })
     }
 
     /// The same of the tenant that the caller names, if it does.
@@ -149,7 +126,8 @@ impl<'a> Filter<'a> {
         owners: &mut Owners,
         entry: &Entry,
     ) -> Result<Option<About>, Problem> {
-        if self.kind.is_some_and(|kind| kind != name(entry)) {
+        let is_other = self.kind.is_some_and(|kind| kind != entry.kind());
+        if is_other || self.by.is_some_and(|by| entry.by().is_none_or(|who| who.key != by)) {
             return Ok(None);
         }
         let mut about = about(entry);
@@ -200,6 +178,8 @@ struct Shown {
     endpoint: Option<String>,
     message: Option<String>,
     delivery: Option<String>,
+    /// Of what it is about, where that is none of these.
+    id: Option<String>,
     what: Option<String>,
     /// The key of whoever did it.
     by: Option<String>,
@@ -212,17 +192,23 @@ impl Shown {
         entry: &Entry,
         about: About,
     ) -> Result<Self, Problem> {
-        let About { tenant, endpoint, message, delivery, what, by } = about;
+        let About { tenant, endpoint, message, delivery, named, what } = about;
         let accepted = match message {
             Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
             None => None,
         };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
+        let named = match named {
+            Some(Named::Made(kind, key, at)) => Some(api.engine.public_id(kind, key, at)),
+            Some(Named::Policy(key)) => api.engine.policy_name(key).await?,
+            Some(Named::Gate(gate)) => Some(super::breakers::shared_id(gate)),
+            None => None,
+        };
         Ok(Self {
             row: row.number,
-            at: value::write_time(entry.at().unwrap_or(row.at)),
+            at: value::write_time(entry.at()),
             recorded_at: value::write_time(row.at),
-            kind: name(entry),
+            kind: entry.kind().name(),
             tenant: match tenant {
                 Some(tenant) => api.engine.tenant_public_id(tenant).await?,
                 None => None,
@@ -231,184 +217,17 @@ impl Shown {
                 Some(endpoint) => endpoint_id(api, endpoint).await?,
                 None => None,
             },
-            message: message.and_then(|message| id(Kind::Message, message.0)),
-            delivery: delivery.and_then(|delivery| id(Kind::Delivery, delivery.0)),
+            message: message.and_then(|message| id(IdKind::Message, message.0)),
+            delivery: delivery.and_then(|delivery| id(IdKind::Delivery, delivery.0)),
+            id: named,
             what,
-            by: by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
+            by: entry.by().map(|by| api.engine.public_id(IdKind::Key, by.key, by.made)),
         })
     }
 }
 
+/// Also of one that was deleted since.
 async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
-    let known = api.engine.endpoint(Sees::All, endpoint).await?;
-    Ok(known.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at)))
-}
-
-/// What an entry is about.
-#[derive(Default)]
-struct About {
-    tenant: Option<TenantId>,
-    endpoint: Option<EndpointId>,
-    message: Option<MessageId>,
-    delivery: Option<DeliveryId>,
-    what: Option<String>,
-    by: Option<By>,
-}
-
-fn about(entry: &Entry) -> About {
-    let lane = |lane: &LaneId| Some(lane.endpoint());
-    match entry {
-        Entry::Accepted { message, tenant, deliveries, .. } => About {
-            tenant: Some(*tenant),
-            message: Some(*message),
-            what: Some(format!("{} deliveries", deliveries.len())),
-            ..About::default()
-        },
-        Entry::Attempted { lane: to, attempt, .. } | Entry::Late { lane: to, attempt, .. } => {
-            About { endpoint: lane(to), what: Some(attempt.cause.code().to_owned()), ..About::default() }
-        }
-        Entry::Ended { delivery, message, lane: to, state, .. } => About {
-            endpoint: lane(to),
-            message: Some(*message),
-            delivery: Some(*delivery),
-            what: Some(end(state)),
-            ..About::default()
-        },
-        Entry::Cut { scope, cause, .. } => About { what: Some(cause.code().to_owned()), ..cut(*scope) },
-        Entry::Uncut { scope } => cut(*scope),
-        Entry::Paused { scope, by, .. } | Entry::Resumed { scope, by } => {
-            let about = match scope {
-                PauseScope::All => About { what: Some("everything".to_owned()), ..About::default() },
-                PauseScope::Tenant(tenant) => About { tenant: Some(*tenant), ..About::default() },
-                PauseScope::Lane(to) => About { endpoint: lane(to), ..About::default() },
-                PauseScope::Origin(origin) => {
-                    About { what: Some(format!("origin_{:016x}", origin.raw())), ..About::default() }
-                }
-            };
-            About { by: *by, ..about }
-        }
-        Entry::Reset { of, how, by } => About {
-            endpoint: match of {
-                BreakerOf::Lane(to) => lane(to),
-                BreakerOf::Shared(_) => None,
-            },
-            what: Some(reset(*of, *how)),
-            by: *by,
-            ..About::default()
-        },
-        Entry::Endpoint { endpoint, tenant, status } => About {
-            tenant: Some(*tenant),
-            endpoint: Some(*endpoint),
-            what: match status {
-                EndpointStatus::Active => None,
-                EndpointStatus::Gone => Some("gone".to_owned()),
-                EndpointStatus::Disabled(_) => Some("disabled by its receiver".to_owned()),
-                EndpointStatus::Deleted => Some("deleted".to_owned()),
-            },
-            ..About::default()
-        },
-        Entry::Secret { endpoint, tenant, act } => About {
-            tenant: Some(*tenant),
-            endpoint: Some(*endpoint),
-            what: Some(match act {
-                SecretAct::Shown => "shown".to_owned(),
-                SecretAct::Rotated => "rotated".to_owned(),
-            }),
-            ..About::default()
-        },
-        Entry::Spread { tenant, deliveries, .. } => {
-            About { tenant: Some(*tenant), what: Some(format!("{} deliveries", deliveries.len())), ..About::default() }
-        }
-        Entry::Job { tenant, .. } | Entry::Purged { tenant, .. } => About { tenant: Some(*tenant), ..About::default() },
-        Entry::Erased { tenant, whom, by, .. } => {
-            let what = match whom {
-                ErasedWhom::Tenant => "the tenant",
-                ErasedWhom::Subject(_) => "a subject",
-            };
-            About { tenant: Some(*tenant), what: Some(what.to_owned()), by: *by, ..About::default() }
-        }
-        Entry::Exported { tenant, by, .. } => {
-            About { tenant: Some(*tenant), what: Some("a subject".to_owned()), by: *by, ..About::default() }
-        }
-        Entry::Retained { removed, tenant, .. } => {
-            About { tenant: *tenant, what: Some(format!("{removed} rows")), ..About::default() }
-        }
-        Entry::Agreed { tenant, own, .. } => {
-            let kept = |kept: Option<Duration>| kept.map_or("as everybody's".to_owned(), duration::write);
-            let what = format!("payload kept {}, history {}", kept(own.payload), kept(own.history));
-            About { tenant: Some(*tenant), what: Some(what), ..About::default() }
-        }
-        Entry::Document { kind, tenant, removed, .. } => {
-            let kind = match kind {
-                DocumentKind::Tenant => "a tenant",
-                DocumentKind::ApiKey => "an API key",
-                DocumentKind::Policy => "a policy",
-            };
-            let what = if *removed { format!("{kind}, removed") } else { kind.to_owned() };
-            About { tenant: Some(*tenant).filter(|tenant| *tenant != OPERATOR), what: Some(what), ..About::default() }
-        }
-        Entry::ErasureDone { announced, .. } => {
-            About { what: Some(format!("announced by row {announced}")), ..About::default() }
-        }
-        Entry::RotationBegun { to, .. } | Entry::RotationEnded { to, .. } => {
-            About { what: Some(format!("to master key {to}")), ..About::default() }
-        }
-        _ => About::default(),
-    }
-}
-
-/// What a cut ends.
-fn cut(scope: Scope) -> About {
-    match scope {
-        Scope::Message(message) => About { message: Some(message), ..About::default() },
-        Scope::Lane(lane) => About { endpoint: Some(lane.endpoint()), ..About::default() },
-    }
-}
-
-/// Which breaker, where it is not an endpoint's, and how it was reset.
-fn reset(of: BreakerOf, how: Reset) -> String {
-    let how = match how {
-        Reset::Probe => "a probe goes first",
-        Reset::Force => "closed at once",
-    };
-    match of {
-        BreakerOf::Lane(_) => how.to_owned(),
-        BreakerOf::Shared(gate) => format!("{}: {how}", super::breakers::shared_id(gate)),
-    }
-}
-
-fn end(state: &Life) -> String {
-    let name = state.phase().name();
-    match state {
-        Life::Dead { cause, .. } | Life::Cancelled { cause, .. } => format!("{name}: {}", cause.code()),
-        _ => name.to_owned(),
-    }
-}
-
-fn name(entry: &Entry) -> &'static str {
-    match entry {
-        Entry::Opened { .. } => "opened",
-        Entry::Accepted { .. } => "accepted",
-        Entry::Attempted { .. } => "attempted",
-        Entry::Late { .. } => "late",
-        Entry::Ended { .. } => "ended",
-        Entry::Cut { .. } => "cut",
-        Entry::Uncut { .. } => "uncut",
-        Entry::Paused { .. } => "paused",
-        Entry::Resumed { .. } => "resumed",
-        Entry::Reset { .. } => "breaker_reset",
-        Entry::Endpoint { .. } => "endpoint",
-        Entry::Secret { .. } => "secret",
-        Entry::Spread { .. } => "spread",
-        Entry::Job { .. } => "job",
-        Entry::Purged { .. } => "purged",
-        Entry::Retained { .. } => "retained",
-        Entry::Agreed { .. } => "agreed",
-        Entry::Document { .. } => "document",
-        Entry::Erased { .. } => "erased",
-        Entry::ErasureDone { .. } => "erasure_done",
-        Entry::Exported { .. } => "exported",
-        Entry::RotationBegun { .. } => "rotation_begun",
-        Entry::RotationEnded { .. } => "rotation_ended",
-    }
+    let known = api.engine.endpoint_once(Sees::All, endpoint).await?;
+    Ok(known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)))
 }

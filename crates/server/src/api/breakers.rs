@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Standing;
-use posthaste_core::id::{LaneId, TenantId};
+use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Reset};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
@@ -123,11 +123,16 @@ async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String
 /// What the breaker of a gate is called that lanes share.
 pub(super) fn shared_id(gate: SharedGate) -> String {
     match gate {
-        SharedGate::Origin(origin) => format!("origin_{:016x}", origin.raw()),
+        SharedGate::Origin(origin) => origin_id(origin),
         SharedGate::Region(region) => format!("region_{:016x}", region.raw()),
         SharedGate::Credential(credential) => format!("credential_{:016x}", credential.raw()),
         SharedGate::Resolver => "resolver".to_owned(),
     }
+}
+
+/// What an origin is called where its host is not shown.
+pub(super) fn origin_id(origin: OriginId) -> String {
+    format!("origin_{:016x}", origin.raw())
 }
 
 async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String, Problem> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::id::TenantId;
 use posthaste_crypto::api_key::{Denied, KeyClass, Scope};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::access::{Grant, KnownKey, NotAdmitted};
@@ -90,11 +90,6 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     /// The most it may give to a key that it makes; where nobody needs a key, everything.
     pub(super) fn grant(&self, class: KeyClass) -> Grant {
         self.key.as_ref().map_or_else(|| Grant::all(class), |key| key.grant(class))
-    }
-
-    /// The key it presented, if any.
-    pub(super) fn key_id(&self) -> Option<Key> {
-        self.key.as_ref().map(|key| key.id)
     }
 
     /// What it sees of endpoints: where they are, whole only for whose they are. Where nobody needs a key, everything.

@@ -55,7 +55,7 @@ pub async fn make<S: Store, C: Clock>(
     let signing = fields_of::signing(&mut fields);
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_endpoint(wished, signing, once).await? {
+    Ok(match api.engine.make_endpoint(wished, signing, once, caller.by()).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
         Made::Before(first) => replayed(first),
     })
@@ -111,7 +111,7 @@ pub async fn change<S: Store, C: Clock>(
         }
         fields.finish()?;
         tries += 1;
-        match api.engine.change_endpoint(wished).await {
+        match api.engine.change_endpoint(wished, caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
             changed => return shown(&api, caller.sight(), &changed?).await,
         }
@@ -128,7 +128,7 @@ pub async fn delete<S: Store, C: Clock>(
     no_body(request).await?;
     caller.tenant()?;
     let endpoint = found(&api, caller.sees(), &named).await?;
-    let (ended, in_flight) = api.engine.delete_endpoint(&endpoint).await?;
+    let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
     Ok(json(StatusCode::OK, &Deleted { id, ended, in_flight }))
@@ -231,7 +231,7 @@ pub async fn secret<S: Store, C: Clock>(
 ) -> Answer {
     no_parameters(&uri)?;
     let endpoint = found(&api, caller.sees(), &named).await?;
-    let secrets = api.engine.secrets(&endpoint).await?;
+    let secrets = api.engine.secrets(&endpoint, caller.by()).await?;
     tracing::info!(endpoint = public_id(&api, &endpoint), "showed an endpoint's secrets");
     Ok(json(StatusCode::OK, &Secrets::of(&secrets)))
 }
@@ -256,7 +256,7 @@ pub async fn rotate<S: Store, C: Clock>(
     loop {
         let endpoint = found(&api, Sees::Tenant(tenant), &named).await?;
         tries += 1;
-        match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone()).await {
+        match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone(), caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
             Ok(Made::Before(first)) => return Ok(replayed(first)),
             Ok(Made::Now(endpoint)) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::{KeyClass, Scope, Scopes};
 use posthaste_crypto::digest::{self, Digest};
@@ -14,7 +14,7 @@ use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
-use posthaste_store::{FirstAnswer, OPERATOR, Store};
+use posthaste_store::{By, FirstAnswer, OPERATOR, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -35,7 +35,7 @@ pub async fn make_operators<S: Store, C: Clock>(
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
-    let maker = Maker { grant: caller.grant(KeyClass::Operator), key: caller.key_id() };
+    let maker = Maker { grant: caller.grant(KeyClass::Operator), by: caller.by() };
     make(&api, None, maker, request).await
 }
 
@@ -47,7 +47,7 @@ pub async fn make_tenants<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let tenant = of_caller(&api, &caller, &named).await?;
-    let maker = Maker { grant: caller.grant(KeyClass::Tenant), key: caller.key_id() };
+    let maker = Maker { grant: caller.grant(KeyClass::Tenant), by: caller.by() };
     make(&api, Some(tenant), maker, request).await
 }
 
@@ -73,12 +73,12 @@ pub async fn list_tenants<S: Store, C: Clock>(
 /// `DELETE /v1/keys/{id}`.
 pub async fn revoke_operators<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     Named(id): Named,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    revoke(&api, None, &id).await
+    revoke(&api, None, &id, caller.by()).await
 }
 
 /// `DELETE /v1/tenants/{t}/keys/{id}`.
@@ -89,7 +89,7 @@ pub async fn revoke_tenants<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    revoke(&api, Some(of_caller(&api, &caller, &named).await?), &id).await
+    revoke(&api, Some(of_caller(&api, &caller, &named).await?), &id, caller.by()).await
 }
 
 /// The tenant that is named, if it is the caller's to manage.
@@ -107,13 +107,13 @@ async fn of_caller<S: Store, C: Clock>(
 /// Who makes a key: what it may give, and which key it has itself.
 struct Maker {
     grant: Grant,
-    key: Option<Key>,
+    by: Option<By>,
 }
 
 impl Maker {
     /// What an idempotency key stands for: the answer shows a key, and only to whom it was shown first.
     fn own(&self, digest: &Digest) -> Digest {
-        digest::of_parts(&[digest, &self.key.map_or(0, Key::raw).to_be_bytes()])
+        digest::of_parts(&[digest, &self.by.map_or(0, |by| by.key.raw()).to_be_bytes()])
     }
 }
 
@@ -121,7 +121,7 @@ async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, mak
     let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
     let new = granted(parse(&body, tenant, api.engine.now())?, maker.grant)?;
     let once = key.map(|(key, digest)| Once { key, digest: maker.own(&digest), answer });
-    Ok(match api.engine.make_key(new, once).await? {
+    Ok(match api.engine.make_key(new, once, maker.by).await? {
         Made::Now(made) => {
             tracing::info!(key = made.public_id, "made an API key");
             json_bytes(StatusCode::CREATED, answer(&made).body)
@@ -149,10 +149,10 @@ async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri
     Ok(page(uri, found.iter().map(|known| Shown::of(id(known), known)).collect(), next))
 }
 
-async fn revoke<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, id: &str) -> Answer {
+async fn revoke<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, id: &str, by: Option<By>) -> Answer {
     let unknown = || Problem::no_such("key");
     let (key, _) = api.engine.opened(Kind::Key, id).ok_or_else(unknown)?;
-    if !api.engine.revoke_key(tenant, key).await? {
+    if !api.engine.revoke_key(tenant, key, by).await? {
         return Err(unknown());
     }
     tracing::info!(key = id, "revoked an API key");

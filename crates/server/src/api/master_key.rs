@@ -22,11 +22,11 @@ pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Call
 /// `POST /v1/master-key/rotation`: begins one, or tells of the one that is under way.
 pub async fn begin<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let rotation = api.engine.rotate_master_key().await.map_err(refused)?;
+    let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
     tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "the master key is rotated");
     Ok(json(StatusCode::ACCEPTED, &Shown::of(&rotation)))
 }

@@ -153,7 +153,7 @@ pub async fn cancel<S: Store, C: Clock>(
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
-    let (ended, in_flight) = api.engine.cancel(Sees::Tenant(tenant), id).await?.ok_or_else(unknown)?;
+    let (ended, in_flight) = api.engine.cancel(Sees::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &Ended { ended, in_flight }))
 }
 

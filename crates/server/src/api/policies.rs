@@ -77,7 +77,7 @@ pub async fn put<S: Store, C: Clock>(
     let mut fields = Object::read(&body)?;
     let spec = spec(&mut fields);
     fields.finish()?;
-    let put = api.engine.put_policy(whose(&caller), &name, spec).await?;
+    let put = api.engine.put_policy(whose(&caller), &name, spec, caller.by()).await?;
     tracing::info!(policy = name, "put a policy");
     Ok(json(StatusCode::OK, &Shown::stored(&put)))
 }
@@ -90,7 +90,7 @@ pub async fn delete<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    if !api.engine.delete_policy(whose(&caller), &name).await? {
+    if !api.engine.delete_policy(whose(&caller), &name, caller.by()).await? {
         return Err(no_such());
     }
     tracing::info!(policy = name, "deleted a policy");

@@ -49,11 +49,11 @@ pub async fn make<S: Store, C: Clock>(
         return Ok(json(StatusCode::OK, &DryRun::of(&survey)));
     }
     let Some((key, digest)) = key else {
-        let shown = Shown::of(&api, &api.engine.replay(&asked).await?).await?;
+        let shown = Shown::of(&api, &api.engine.replay(&asked, caller.by()).await?).await?;
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
-    match api.engine.replay_once(&asked, Once { key, digest, answer }).await? {
+    match api.engine.replay_once(&asked, Once { key, digest, answer }, caller.by()).await? {
         Made::Now(made) => {
             tracing::info!(replay = made.public_id, "began a replay");
             Ok(json_bytes(StatusCode::ACCEPTED, answer(&made).body))
@@ -146,7 +146,7 @@ async fn change<S: Store, C: Clock>(
     no_body(request).await?;
     let whose = Sees::Tenant(caller.tenant_id()?);
     let before = find(api, whose, id).await?;
-    api.engine.change_job(whose, before.id, next).await?;
+    api.engine.change_job(whose, before.id, next, caller.by()).await?;
     let job = find(api, whose, id).await?;
     if job.state != next {
         let detail = format!("the replay is {}, and that is an end; begin another", name(job.state));

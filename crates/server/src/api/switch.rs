@@ -50,8 +50,8 @@ pub async fn pause<S: Store, C: Clock>(
     api.engine.pause(pause.clone()).await?;
     tracing::info!(scope = word(pause.scope), id = spoken.id, "paused: nothing of it is sent");
     let Pause { scope, until, reason, .. } = pause;
-    let until = until.map(value::write_time);
-    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: spoken.id, paused: true, until, reason }))
+    let (until, audit_id) = (until.map(value::write_time), audit_id(scope));
+    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: spoken.id, audit_id, paused: true, until, reason }))
 }
 
 /// `POST /v1/resume`.
@@ -71,7 +71,8 @@ pub async fn resume<S: Store, C: Clock>(
         return Err(Problem::new(Code::NotPaused, detail));
     }
     tracing::info!(scope = scope_word, id, "resumed");
-    Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, paused: false, until: None, reason: None }))
+    let audit_id = audit_id(scope);
+    Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, audit_id, paused: false, until: None, reason: None }))
 }
 
 /// `GET /v1/pause`: what is held, the widest first. Where a tenant is named, without what holds another alone.
@@ -154,6 +155,8 @@ struct Switched {
     scope: &'static str,
     /// The tenant's id or the origin, where it is about one.
     id: Option<String>,
+    /// What the trail calls the origin.
+    audit_id: Option<String>,
     paused: bool,
     until: Option<String>,
     reason: Option<String>,
@@ -163,6 +166,7 @@ struct Switched {
 struct Shown {
     scope: &'static str,
     id: Option<String>,
+    audit_id: Option<String>,
     until: Option<String>,
     reason: Option<String>,
     /// The key it was paused with.
@@ -183,10 +187,19 @@ impl Shown {
         Ok(Self {
             scope: word(pause.scope),
             id,
+            audit_id: audit_id(pause.scope),
             until: pause.until.map(value::write_time),
             reason: pause.reason.clone(),
             by: pause.by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
         })
+    }
+}
+
+/// What the audit trail calls an origin, and its breaker too: neither shows hosts.
+fn audit_id(scope: PauseScope) -> Option<String> {
+    match scope {
+        PauseScope::Origin(origin) => Some(super::breakers::origin_id(origin)),
+        PauseScope::All | PauseScope::Tenant(_) | PauseScope::Lane(_) => None,
     }
 }
 

@@ -49,14 +49,14 @@ const KEPT: RangeInclusive<Duration> = Duration::from_secs(60 * 60)..=Duration::
 /// `POST /v1/tenants`.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
+    caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
     let rules = api.engine.rules(OPERATOR).await?;
     let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, Terms::default())?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_tenant(uid, terms, once).await? {
+    Ok(match api.engine.make_tenant(uid, terms, once, caller.by()).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
         Made::Before(first) => replayed(first),
     })
@@ -120,7 +120,7 @@ pub async fn change<S: Store, C: Clock>(
         let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
         let tenant = Tenant { uid, terms, ..(*before).clone() };
         tries += 1;
-        match api.engine.change_tenant(&before, &tenant).await {
+        match api.engine.change_tenant(&before, &tenant, caller.by()).await {
             Err(NotFiled::Stale) if tries < TRIES => {}
             changed => return changed.map(|()| json(StatusCode::OK, &shown(&api, &tenant))).map_err(Problem::from),
         }

@@ -17,9 +17,12 @@ const RESUME: Shape = Shape::Object(&[SCOPE, ID, may("reason", Shape::Text, "for
 const UNTIL: Field = null("until", Shape::Time, "when it ends by itself");
 const REASON: Field = null("reason", Shape::Text, "in the words of whoever paused it");
 
+const AUDIT_ID: Field = null("audit_id", Shape::Text, "what the audit trail and its breaker call the origin");
+
 const SWITCHED: &[Field] = &[
     need("scope", Shape::Text, ""),
     null("id", Shape::Text, "the tenant's id, or the origin"),
+    AUDIT_ID,
     need("paused", Shape::Truth, ""),
     UNTIL,
     REASON,
@@ -30,6 +33,7 @@ const SHOWN: Shape = Shape::Named(
     &[
         need("scope", Shape::OneOf(&["all", "tenant", "origin", "endpoint"]), "what is held"),
         null("id", Shape::Text, "the tenant's or endpoint's id, or the origin"),
+        AUDIT_ID,
         UNTIL,
         REASON,
         null("by", Shape::Text, "the API key it was paused with"),

@@ -295,3 +295,27 @@ async fn a_breaker_that_is_open_is_shown_and_reset() {
     let trail = server.get("/v1/audit?kind=breaker_reset").await;
     assert_eq!(trail.body["data"].as_array().map(Vec::len), Some(1), "what was not reset is not in it");
 }
+
+#[tokio::test]
+async fn a_breaker_of_an_origin_says_which_origin_it_is() {
+    let server = Server::start().await;
+    for _ in 0..4 {
+        server.endpoint("").await;
+    }
+    let mut found = None;
+    for _ in 0..200 {
+        server.post("/v1/messages", r#"{"payload": 1}"#).await;
+        let breakers = server.get("/v1/breakers").await;
+        let list = breakers.body["data"].as_array().expect("a list");
+        found = list.iter().find(|one| one["of"] == "origin").cloned();
+        if found.is_some() {
+            break;
+        }
+    }
+    let breaker = found.expect("endpoints that fail at one origin open its breaker");
+    assert_eq!(breaker["origin"], "http://127.0.0.1:9999", "{breaker}");
+    let path = format!("/v1/breakers/{}/reset", breaker["id"].as_str().expect("an id"));
+    assert_eq!(server.post(&path, "").await.status, StatusCode::OK);
+    let trail = server.get("/v1/audit?kind=breaker_reset").await;
+    assert_eq!(trail.body["data"][0]["id"], breaker["id"], "{}", trail.body);
+}

@@ -611,7 +611,7 @@ async fn an_operators_policy_is_everybodys_and_a_tenants_own_hides_it_from_that_
     assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
     assert!(in_use.text("detail").contains("of the tenant bob"), "{}", in_use.body);
     let audit = locked.operate(Method::GET, "/v1/audit", "").await;
-    let about = audit.body["data"].as_array().expect("a list").iter().filter(|one| one["what"] == "a policy");
+    let about = audit.body["data"].as_array().expect("a list").iter().filter(|one| one["what"] == "policy made");
     assert_eq!(about.count(), 2, "{}", audit.body);
     locked.server.stop().await.expect("it stops");
 }

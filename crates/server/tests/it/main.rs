@@ -1,5 +1,6 @@
 //! The HTTP API over real sockets, in this process, over the memory store and, where the disk matters, over SQLite.
 
+mod audit;
 mod batch;
 mod dead_letters;
 mod deliveries;

@@ -51,8 +51,11 @@ async fn an_origin_is_held_and_everybody_can_see_why() {
         origin.to_uppercase().replace("HTTP", "http")
     );
     let paused = server.post("/v1/pause", &body).await;
+    let audit_id = paused.text("audit_id");
+    assert!(audit_id.starts_with("origin_"), "{}", paused.body);
     let expected = serde_json::json!({
-        "scope": "origin", "id": origin, "paused": true, "until": until, "reason": "they move house"
+        "scope": "origin", "id": origin, "audit_id": audit_id, "paused": true, "until": until,
+        "reason": "they move house"
     });
     assert_eq!((paused.status, &paused.body), (StatusCode::OK, &expected));
 
@@ -66,7 +69,7 @@ async fn an_origin_is_held_and_everybody_can_see_why() {
     }
     let listed = server.get("/v1/pause").await;
     let expected = serde_json::json!([
-        {"scope": "origin", "id": origin, "until": until, "reason": "they move house", "by": null}
+        {"scope": "origin", "id": origin, "audit_id": audit_id, "until": until, "reason": "they move house", "by": null}
     ]);
     assert_eq!(listed.body["data"], expected);
     assert_eq!(server.get("/readyz").await.body["paused_origins"], 1);

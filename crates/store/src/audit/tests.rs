@@ -105,7 +105,7 @@ fn a_row_that_is_gone_moved_or_changed_is_seen_wherever_it_is() {
 fn a_chain_made_anew_is_seen_by_any_checkpoint_behind_the_change() {
     let sound = sound();
     for place in 1..=ROWS {
-        let forged = journal(|number| (number == place).then_some(Entry::Opened { session: 9 }));
+        let forged = journal(|number| (number == place).then_some(Entry::Opened { session: 9, at: at(0) }));
         assert_eq!(audit(&forged, &[]).findings, [], "without a checkpoint nobody can tell");
         for signed in &sound {
             let seen = !audit(&forged, &[signed]).is_clean();
@@ -286,17 +286,19 @@ fn a_store_that_ran_for_minutes_without_a_checkpoint_is_suspect() {
 fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
     let mut head = Head::default();
     let mut rows = Vec::new();
-    for (session, second) in
-        [(Some(1), None), (None, Some(0)), (Some(2), None), (None, Some(9_000)), (None, Some(9_060))]
-    {
-        let mut entries = Entries::default();
-        if let Some(session) = session {
-            entries.push(&Entry::Opened { session });
-        }
-        if let Some(second) = second {
-            let phase = RetentionPhase::Keys;
-            entries.push(&Entry::Retained { phase, upto: 0, removed: 1, before: at(0), at: at(second), tenant: None });
-        }
+    for (session, second) in [(Some(1), 0), (None, 0), (Some(2), 9_000), (None, 9_000), (None, 9_060)] {
+        let (mut entries, at) = (Entries::default(), at(second));
+        entries.push(&match session {
+            Some(session) => Entry::Opened { session, at },
+            None => Entry::Retained {
+                phase: RetentionPhase::Keys,
+                upto: 0,
+                removed: 1,
+                before: self::at(0),
+                at,
+                tenant: None,
+            },
+        });
         let row = head.next(&entries);
         head = Head::behind(&row);
         rows.push(row);
@@ -305,26 +307,23 @@ fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
 }
 
 #[test]
-fn a_session_s_first_row_is_not_when_it_began_even_if_nothing_before_it_is_left() {
-    let long_after = i64::try_from(Retention::default().journal.as_secs()).expect("days");
-    let retained = |before, said| Entry::Retained {
-        phase: RetentionPhase::Journal,
-        upto: 1,
-        removed: 1,
-        before: at(before),
-        at: at(said),
-        tenant: None,
+fn rows_that_are_gone_before_one_without_a_time_are_missing() {
+    let (said, without) = (at(1), Timestamp::default());
+    let before = Retention::default().old(RetentionPhase::Journal, said);
+    let gone = |at| {
+        let (phase, mut head, mut rows) = (RetentionPhase::Journal, Head::default(), Vec::new());
+        let retained = Entry::Retained { phase, upto: 1, removed: 1, before, at: said, tenant: None };
+        for entry in [Entry::Opened { session: 1, at }, Entry::Opened { session: 2, at }, retained] {
+            let mut entries = Entries::default();
+            entries.push(&entry);
+            let row = head.next(&entries);
+            head = Head::behind(&row);
+            rows.push(row);
+        }
+        audit(&rows[1..], &[&rows[2]]).findings
     };
-    let mut head = Head::default();
-    let mut rows = Vec::new();
-    for entry in [ended(1), Entry::Opened { session: 2 }, retained(1, long_after + 1)] {
-        let mut entries = Entries::default();
-        entries.push(&entry);
-        let row = head.next(&entries);
-        head = Head::behind(&row);
-        rows.push(row);
-    }
-    assert_eq!(audit(&rows[1..], &[]).findings, []);
+    assert_eq!(gone(before), []);
+    assert_eq!(gone(without), [Finding::Missing { from: 1, to: 1 }]);
 }
 
 /// A journal in which a message of somebody is accepted, ended, and erased in row 9.
@@ -383,7 +382,10 @@ fn outcomes_of_a_tenant_that_was_erased_are_those_in_its_lanes_of_before() {
     let endpoint = Entry::Endpoint {
         endpoint: posthaste_core::id::EndpointId::from_raw(7),
         tenant: TenantId::from_raw(1),
+        deed: crate::row::Deed::Made,
         status: crate::row::EndpointStatus::Active,
+        at: at(0),
+        by: None,
     };
     let erased = Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant, at: at(9), by: None };
     for (made, announced, clean) in [(1, 9, true), (2, 1, false)] {

@@ -82,10 +82,10 @@ pub(super) async fn a_second_cut_reaches_further_with_its_own_cause_and_time<S: 
     let scope = Scope::Lane(lane_id(1));
     let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
-    let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second])).await;
+    let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second]), None).await;
     case.same("what it covers by now, without what is in flight", case.done("cut", further), 1);
     case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
-    let shorter = case.store.cut(case.session(), unsubscribed(first.0, after(9), Vec::new())).await;
+    let shorter = case.store.cut(case.session(), unsubscribed(first.0, after(9), Vec::new()), None).await;
     case.same("what the second spared stays spared", case.done("cut", shorter), 1);
     case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
     case.same("beyond all", case.state(third).await, State::Queued { due: NOW });
@@ -108,9 +108,9 @@ pub(super) async fn a_forgotten_cut_ends_nothing_any_more<S: Store>(case: &Case<
     let delivery = case.accept_one(Draft::to(1)).await;
     let scope = Scope::Lane(lane_id(1));
     case.cut(scope, delivery.id.0, Cause::Cancelled, &[]).await;
-    case.done("uncut", case.store.uncut(case.session(), scope).await);
+    case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
     case.same("it waits again", case.state(delivery.id).await, delivery.state);
-    case.done("uncut", case.store.uncut(case.session(), scope).await);
+    case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
     case.check(case.reopen().await.cuts.is_empty(), "the start knows nothing of it");
 }
 

@@ -8,11 +8,11 @@ use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, after};
+use super::fixture::{Case, Draft, MANY, NOW, after};
 use crate::Store;
 use crate::row::{
-    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder, Message, Session,
-    Settled, Swept,
+    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder, Message,
+    Session, Settled, Swept,
 };
 
 const TENANT: TenantId = TenantId::from_raw(9);
@@ -84,7 +84,7 @@ impl<S: Store> Case<S> {
     }
 
     async fn purge(&self, filter: &DeadLetterFilter) -> Count {
-        self.done("purge", self.store.purge_dead_letters(self.session(), TENANT, filter.clone()).await)
+        self.done("purge", self.store.purge_dead_letters(self.session(), TENANT, filter.clone(), Act::at(NOW)).await)
     }
 
     async fn sweep_all(&self, session: Session) -> u64 {

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 
-use super::fixture::{Case, MANY, NOW, after};
+use super::fixture::{Case, MANY, NOW, after, somebody};
 use crate::journal::Entry;
-use crate::row::{Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR};
+use crate::row::{Act, Deed, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR};
 use crate::{JournalRow, Store, StoreError};
 
 const ANN: TenantId = TenantId::from_raw(9);
@@ -17,7 +17,7 @@ fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -
 }
 
 async fn file<S: Store>(case: &Case<S>, document: &Document) -> Filed {
-    case.done("file", case.store.file(case.session(), document.clone(), None).await)
+    case.done("file", case.store.file(case.session(), document.clone(), None, Act::at(NOW)).await)
 }
 
 async fn named<S: Store>(case: &Case<S>, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<Key> {
@@ -42,8 +42,9 @@ pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Case<
     }
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let filed = entries.filter(|entry| matches!(entry, Entry::Document { removed: false, .. })).count();
-    case.same("entries in the journal", filed, DocumentKind::ALL.len() * 6);
+    let filed = entries.filter_map(|entry| if let Entry::Document { deed, .. } = entry { Some(deed) } else { None });
+    let each = [Deed::Made, Deed::Changed, Deed::Changed];
+    case.same("entries in the journal", filed.collect::<Vec<_>>(), each.repeat(DocumentKind::ALL.len() * 2));
 }
 
 pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &Case<S>) {
@@ -101,8 +102,9 @@ pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
 pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &Case<S>) {
     let first = document(DocumentKind::ApiKey, 1, ANN, Some("hash"));
     case.same("filed", file(case, &first).await, Filed::Done);
+    let act = Act { at: after(9), by: somebody(1) };
     for expected in [true, false] {
-        let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id).await);
+        let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id, act).await);
         case.same("removed", removed, expected);
     }
     case.same("by name", named(case, first.kind, ANN, "hash").await, None);
@@ -110,8 +112,9 @@ pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(ca
     case.same("its name", file(case, &document(first.kind, 2, BOB, Some("hash"))).await, Filed::Done);
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let removed: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Document { removed: true, .. })).collect();
-    case.same("what the journal says", removed, vec![Entry::unfiled(first.kind, first.id, ANN)]);
+    let removed: Vec<Entry> =
+        entries.filter(|entry| matches!(entry, Entry::Document { deed: Deed::Removed, .. })).collect();
+    case.same("what the journal says", removed, vec![Entry::document(&first, Deed::Removed, act)]);
 }
 
 pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S>) {
@@ -125,7 +128,7 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S
     let first = FirstAnswer { status: 201, body: Bytes::from_static(b"first") };
     let file = |id, name, call| {
         let document = document(DocumentKind::Tenant, id, ANN, Some(name));
-        async move { case.done("file", case.store.file(case.session(), document, Some(call)).await) }
+        async move { case.done("file", case.store.file(case.session(), document, Some(call), Act::at(NOW)).await) }
     };
     case.same("the first", file(1, "crm", once(1, "first")).await, Filed::Done);
     case.same("its twin", file(2, "crm", once(1, "second")).await, Filed::Replayed(first));
@@ -137,11 +140,11 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S
 
 pub(super) async fn who_is_fenced_files_nothing<S: Store>(case: &Case<S>) {
     let fenced = case.session();
-    case.done("open", case.store.open().await);
+    case.done("open", case.store.open(NOW).await);
     let document = document(DocumentKind::Tenant, 1, ANN, None);
-    let filed = case.store.file(fenced, document.clone(), None).await;
+    let filed = case.store.file(fenced, document.clone(), None, Act::at(NOW)).await;
     case.same("filed", matches!(filed, Err(StoreError::Fenced { .. })), true);
-    let removed = case.store.unfile(fenced, document.kind, document.id).await;
+    let removed = case.store.unfile(fenced, document.kind, document.id, Act::at(NOW)).await;
     case.same("removed", matches!(removed, Err(StoreError::Fenced { .. })), true);
     case.same("nothing is there", case.done("document", case.store.document(document.kind, document.id).await), None);
 }

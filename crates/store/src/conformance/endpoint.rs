@@ -10,11 +10,11 @@ use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, after, endpoint, lane_id};
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id, somebody};
 use crate::Store;
 use crate::journal::Entry;
 use crate::row::{
-    DisabledBy, Endpoint, EndpointPut, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, SecretAct,
+    Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, SecretAct,
     SigningSecret,
 };
 
@@ -66,7 +66,8 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
 }
 
 pub(super) async fn a_change_of_what_has_changed_since_is_refused<S: Store>(case: &Case<S>) {
-    let put = async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None).await);
+    let put =
+        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
     case.same("of nothing", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(endpoint(1)).await;
     case.same("made twice", put(endpoint(1)).await, EndpointPut::Stale);
@@ -100,20 +101,24 @@ pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: St
 pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
-    case.done("shown", case.store.note_secret_shown(case.session(), id, tenant).await);
+    let (shown, again) = (Act { at: after(1), by: somebody(1) }, Act { at: after(2), by: somebody(2) });
+    case.done("shown", case.store.note_secret_shown(case.session(), id, tenant, shown).await);
     let rotated = Endpoint { version: 1, secrets: vec![SigningSecret::lasting("whsec_newer")], ..endpoint(1) };
     let first = FirstAnswer { status: 200, body: bytes::Bytes::from_static(b"{}") };
     let once = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
-    let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone())).await;
+    let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
-    let put = case.store.rotate_secret(case.session(), rotated.clone(), None).await;
+    let put = case.store.rotate_secret(case.session(), rotated.clone(), None, Act::at(NOW)).await;
     case.same("rotated by somebody else since", case.done("rotate", put), EndpointPut::Stale);
-    let put = case.store.rotate_secret(case.session(), rotated, Some(once)).await;
+    let put = case.store.rotate_secret(case.session(), rotated, Some(once), Act::at(NOW)).await;
     case.same("under its key, as before", case.done("rotate", put), EndpointPut::Replayed(first));
     let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
-    let secret = |act| Entry::Secret { endpoint: id, tenant, act };
     let noted: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Secret { .. })).collect();
-    case.same("both", noted, vec![secret(SecretAct::Shown), secret(SecretAct::Rotated)]);
+    case.same(
+        "both",
+        noted,
+        vec![Entry::secret(id, tenant, SecretAct::Shown, shown), Entry::secret(id, tenant, SecretAct::Rotated, again)],
+    );
 }
 
 pub(super) async fn endpoints_are_listed_in_both_orders_of_one_or_of_all<S: Store>(case: &Case<S>) {
@@ -140,7 +145,8 @@ pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: 
     let named = async |tenant: TenantId, uid: &str| {
         case.done("by uid", case.store.endpoint_named(tenant, uid.to_owned()).await)
     };
-    let put = async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None).await);
+    let put =
+        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
     let (own, stranger) = (endpoint(1).tenant, TenantId::from_raw(8));
     let crm = |n| Endpoint { uid: Some("crm".to_owned()), ..endpoint(n) };
     case.put_endpoint(crm(1)).await;
@@ -179,7 +185,7 @@ pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Stor
     let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
     case.same("whoever walks too", walked.len(), 1);
     let again = Endpoint { version: 2, ..deleted };
-    let put = case.done("put", case.store.put_endpoint(case.session(), again, None).await);
+    let put = case.done("put", case.store.put_endpoint(case.session(), again, None, Act::at(NOW)).await);
     case.same("it cannot be changed", put, EndpointPut::Stale);
     case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let left = case.done("endpoint", case.store.endpoint(expected.id).await);

@@ -12,7 +12,7 @@ use posthaste_core::state::State;
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
 use crate::journal::{Entry, ErasedWhom, JournalRow};
 use crate::row::{
-    Acceptance, Accepted, By, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, ExportAsked, FirstAnswer,
+    Acceptance, Accepted, Act, By, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, ExportAsked, FirstAnswer,
     HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Lives, Name, NewReplay, Pause, PauseScope,
     ReplayWhat, Settlement, Whom,
 };
@@ -103,7 +103,7 @@ impl<S: Store> Case<S> {
         let job = JobId(self.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(vec![old.id]);
         let replay = NewReplay::new(job, TENANT, NOW, what);
-        self.done("replay", self.store.start_replay(self.session(), replay).await);
+        self.done("replay", self.store.start_replay(self.session(), replay, None).await);
         let mut accepted = self.message(&[Draft::to(old.lane.raw())]);
         let mut new = accepted.deliveries.remove(0);
         new.delivery.message = old.message;
@@ -263,7 +263,7 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
         at: NOW,
     };
     let theirs = Endpoint { subject: Some(ANN.to_owned()), uid: Some("phone".to_owned()), ..endpoint(1) };
-    let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone())).await;
+    let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone()), Act::at(NOW)).await;
     case.same("it is put", case.done("put", put), EndpointPut::Done);
     let bob = Endpoint { subject: Some("bob".to_owned()), ..endpoint(2) };
     case.put_endpoint(bob.clone()).await;
@@ -281,7 +281,7 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
     case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1)]).await).len(), 0);
     case.check(case.body(waits.message).await.is_some(), "a message that is not about them stays");
     let again = Endpoint { id: EndpointId::from_raw(4), ..theirs };
-    let put = case.store.put_endpoint(case.session(), again, Some(once)).await;
+    let put = case.store.put_endpoint(case.session(), again, Some(once), Act::at(NOW)).await;
     case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
 }
 
@@ -299,7 +299,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
         at: NOW,
         body: Bytes::from_static(b"{}"),
     };
-    let filed = case.store.file(case.session(), policy.clone(), None).await;
+    let filed = case.store.file(case.session(), policy.clone(), None, Act::at(NOW)).await;
     case.same("a policy", case.done("file", filed), Filed::Done);
     let waits = case.accept_one(Draft::to(1)).await;
     let dead = case.accept_about(ANN, Draft::to(1)).await;
@@ -308,13 +308,13 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     let id = JobId(case.message(&[]).message.id.0);
     let reason = Some("she called".to_owned());
     let replay = NewReplay { reason, ..NewReplay::new(id, TENANT, NOW, ReplayWhat::Found(filter)) };
-    case.done("replay", case.store.start_replay(case.session(), replay).await);
+    case.done("replay", case.store.start_replay(case.session(), replay, None).await);
     let mut theirs = case.message(&[Draft::to(2)]);
     Arc::make_mut(&mut theirs.message).tenant = other.tenant;
     let stays = case.put(theirs).await.remove(0);
     for lane in [1, 2] {
         let pause = Pause::new(PauseScope::Lane(lane_id(lane)), None);
-        case.done("pause", case.store.pause(case.session(), pause).await);
+        case.done("pause", case.store.pause(case.session(), pause, NOW).await);
     }
     let erasure = case.erase(Whom::Tenant).await;
     case.same("at once", case.body(waits.message).await, None);
@@ -334,7 +334,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
     case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
     case.check(case.body(new.message).await.is_some(), "what came after is new");
-    let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None).await;
+    let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None, Act::at(NOW)).await;
     case.same("its names are free", case.done("file", filed), Filed::Done);
     case.same("its endpoint too", case.done("endpoints", case.store.endpoints(TENANT).await).len(), 1);
     let paused: Vec<_> = case.reopen().await.pauses.iter().map(|pause| pause.scope).collect();

@@ -16,7 +16,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
+    Accepted, Act, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
     NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start, Token,
 };
 use crate::{Store, StoreError};
@@ -136,7 +136,7 @@ pub(super) fn attempt(number: u16, cause: Cause) -> Attempt {
 
 impl<S: Store> Case<S> {
     pub(super) async fn begin(name: &'static str, store: S) -> Self {
-        let start = match store.open().await {
+        let start = match store.open(NOW).await {
             Ok(start) => start,
             Err(error) => panic!("case {name} on {}: open: {error}", std::any::type_name::<S>()),
         };
@@ -237,7 +237,7 @@ impl<S: Store> Case<S> {
 
     pub(super) async fn cut(&self, scope: Scope, upto: Key, cause: Cause, spared: &[DeliveryId]) -> u64 {
         let cut = Cut { scope, upto, cause, at: after(7), spared: spared.to_vec() };
-        self.done("cut", self.store.cut(self.session(), cut).await)
+        self.done("cut", self.store.cut(self.session(), cut, None).await)
     }
 
     pub(super) async fn page(&self, query: Query, limit: u32) -> Page {
@@ -265,13 +265,14 @@ impl<S: Store> Case<S> {
     }
 
     pub(super) async fn put_endpoint(&self, endpoint: Endpoint) {
-        let put = self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None).await);
+        let put =
+            self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None, Act::at(NOW)).await);
         self.same("it is put", put, EndpointPut::Done);
     }
 
     /// Begins the next session.
     pub(super) async fn reopen(&self) -> Start {
-        self.done("open", self.store.open().await)
+        self.done("open", self.store.open(NOW).await)
     }
 }
 

@@ -8,7 +8,7 @@ use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::fixture::{Case, Draft, NOW, after, endpoint};
-use crate::row::{Acceptance, Accepted, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
+use crate::row::{Acceptance, Accepted, Act, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
 use crate::{Store, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
@@ -167,7 +167,7 @@ pub(super) async fn large_duplicates_never_fill_the_way_to_the_loop<S: Store>(ca
 
 pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Case<S>) {
     let put = async |n, once| {
-        let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once)).await;
+        let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once), Act::at(NOW)).await;
         (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
     };
     case.same("the first", put(1, call(1, NOW, "first")).await, (EndpointPut::Done, true));

@@ -12,8 +12,8 @@ use posthaste_core::tier::Tier;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
 use crate::row::{
-    Accepted, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, ListOrder,
-    Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
+    Accepted, Act, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState,
+    ListOrder, Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
 };
 use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store, StoreError};
 
@@ -89,7 +89,7 @@ impl<S: Store> Case<S> {
     pub(super) async fn replay(&self, what: ReplayWhat) -> Job {
         let id = JobId(self.message(&[]).message.id.0);
         let replay = NewReplay { per_second: Some(7), ..NewReplay::new(id, TENANT, NOW, what) };
-        self.done("start a replay", self.store.start_replay(self.session(), replay).await)
+        self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
     }
 
     /// The chunk that a replay makes next, as its owner would.
@@ -217,7 +217,7 @@ pub(super) async fn a_cut_message_gets_no_more_and_its_chunks_end<S: Store>(case
 pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<S>) {
     let message = case.fan_out().await;
     let id = JobId(message.id.0);
-    let change = async |next| case.done("change", case.store.change_job(case.session(), id, next).await);
+    let change = async |next| case.done("change", case.store.change_job(case.session(), id, next, Act::at(NOW)).await);
     let chunk = case.chunk(&message, JobCursor::START, 1, &[1]);
     case.check(!change(JobState::Running).await, "it runs already");
     case.check(change(JobState::Paused).await, "it pauses");
@@ -229,7 +229,7 @@ pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<
     case.check(change(JobState::Cancelled).await, "it is cancelled");
     case.same("cancelled", case.spread(&chunk).await, Chunked::Stale);
     case.check(!change(JobState::Running).await, "for good");
-    let unknown = case.store.change_job(case.session(), JobId::from_raw(77), JobState::Paused).await;
+    let unknown = case.store.change_job(case.session(), JobId::from_raw(77), JobState::Paused, Act::at(NOW)).await;
     case.check(!case.done("change", unknown), "there is no such job");
 }
 
@@ -338,7 +338,7 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
         let answer = FirstAnswer { status: 202, body: format!("{id}").into() };
         let key = KeyHash([5; 16]);
         let once = Idempotency { tenant: TENANT, key, digest: [digest; 32], answer: answer.clone(), at: NOW };
-        (answer, case.done("replay", case.store.start_replay_once(case.session(), replay, once).await))
+        (answer, case.done("replay", case.store.start_replay_once(case.session(), replay, once, None).await))
     };
     let (answer, first) = begin(1).await;
     case.check(matches!(first, Begun::Now(_)), "it begins");
@@ -346,7 +346,7 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     case.same("another request", begin(2).await.1, Begun::KeyReused);
     let (id, what) = (JobId(case.message(&[]).message.id.0), ReplayWhat::Listed(Vec::new()));
     let one_more = NewReplay { running_max: Some(1), ..NewReplay::new(id, TENANT, NOW, what) };
-    let refused = case.store.start_replay(case.session(), one_more).await;
+    let refused = case.store.start_replay(case.session(), one_more, None).await;
     case.check(matches!(refused, Err(StoreError::TooMany { limit: 1, .. })), "no room for one more");
     let all = case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, 10).await;
     case.same("one of them", case.done("jobs", all).len(), 1);
@@ -359,7 +359,7 @@ pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<
     let chunk = case.replay_chunk(job.id, MANY).await;
     case.same("both could be", chunk.deliveries.len(), 2);
     let filter = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter, Act::at(NOW)).await);
     case.cut(Scope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
     let mut skipped = Skips::of(Skip::Purged, 1);

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
-use posthaste_core::id::Key;
+use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::id::{JobId, Key, TenantId};
 use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
+use posthaste_core::time::Timestamp;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id, somebody};
 use crate::journal::{Entry, Head};
-use crate::row::{Accepted, EndpointStatus, Message, Pause, PauseScope, Settled};
+use crate::row::{
+    Accepted, Act, DeadLetterFilter, Deed, Endpoint, EndpointPut, EndpointStatus, JobState, Message, NewReplay, Pause,
+    PauseScope, ReplayWhat, Settled,
+};
 use crate::{JournalRow, Store};
 
 pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &Case<S>) {
@@ -95,29 +99,62 @@ pub(super) async fn what_takes_no_effect_leaves_no_entry_but_its_attempt<S: Stor
 }
 
 pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S>) {
-    case.put_endpoint(endpoint(1)).await;
+    let (ann, bob) = (somebody(1), somebody(2));
+    let act = |ms, by| Act { at: after(ms), by };
+    let put = case.store.put_endpoint(case.session(), endpoint(1), None, act(1, ann)).await;
+    case.same("put", case.done("put_endpoint", put), EndpointPut::Done);
+    let changed = Endpoint { version: 1, ..endpoint(1) };
+    let put = case.store.put_endpoint(case.session(), changed, None, act(2, bob)).await;
+    case.same("changed", case.done("put_endpoint", put), EndpointPut::Done);
     let scope = PauseScope::Lane(lane_id(1));
-    let (paused_by, resumed_by) = (somebody(1), somebody(2));
-    let pause = Pause { by: paused_by, ..Pause::new(scope, Some(after(5))) };
-    case.done("pause", case.store.pause(case.session(), pause).await);
-    case.done("resume", case.store.resume(case.session(), scope, resumed_by).await);
+    let pause = Pause { by: ann, ..Pause::new(scope, Some(after(50))) };
+    case.done("pause", case.store.pause(case.session(), pause, after(3)).await);
+    case.done("resume", case.store.resume(case.session(), scope, act(4, bob)).await);
     let (of, how) = (BreakerOf::Lane(lane_id(1)), Reset::Force);
-    case.done("reset", case.store.reset(case.session(), of, how, paused_by).await);
-    let gone = Scope::Lane(lane_id(1));
-    case.cut(gone, Key::from_raw(99), Cause::EndpointGone, &[]).await;
-    case.done("uncut", case.store.uncut(case.session(), gone).await);
+    case.done("reset", case.store.reset(case.session(), of, how, act(5, ann)).await);
+    let (gone, upto, cause) = (Scope::Lane(lane_id(1)), Key::from_raw(99), Cause::EndpointDeleted);
+    let cut = Cut { scope: gone, upto, cause, at: after(6), spared: Vec::new() };
+    case.done("cut", case.store.cut(case.session(), cut, bob).await);
+    case.done("uncut", case.store.uncut(case.session(), gone, after(7)).await);
     let (endpoint, tenant) = (endpoint(1).id, endpoint(1).tenant);
+    let (active, deleted) = (EndpointStatus::Active, EndpointStatus::Deleted);
+    let endpoint = |deed, status, Act { at, by }| Entry::Endpoint { endpoint, tenant, deed, status, at, by };
     case.same(
         "every step",
         entries(case).await[1..].to_vec(),
         vec![
-            Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Active },
-            Entry::Paused { scope, until: Some(after(5)), by: paused_by },
-            Entry::Resumed { scope, by: resumed_by },
-            Entry::Reset { of, how, by: paused_by },
-            Entry::Cut { scope: gone, upto: Key::from_raw(99), cause: Cause::EndpointGone, at: after(7) },
-            Entry::Endpoint { endpoint, tenant, status: EndpointStatus::Gone },
-            Entry::Uncut { scope: gone },
+            endpoint(Deed::Made, active, act(1, ann)),
+            endpoint(Deed::Changed, active, act(2, bob)),
+            Entry::Paused { scope, until: Some(after(50)), at: after(3), by: ann },
+            Entry::Resumed { scope, at: after(4), by: bob },
+            Entry::Reset { of, how, at: after(5), by: ann },
+            Entry::Cut { scope: gone, upto, cause, at: after(6), by: bob },
+            endpoint(Deed::Removed, deleted, act(6, bob)),
+            Entry::Uncut { scope: gone, at: after(7) },
+        ],
+    );
+    let times: Vec<Timestamp> = rows(case).await.iter().map(|row| row.at).collect();
+    case.same("the rows' times", times, [0, 1, 2, 3, 4, 5, 6, 7].map(after).to_vec());
+}
+
+pub(super) async fn a_replay_and_a_purge_say_who_wanted_them<S: Store>(case: &Case<S>) {
+    let (ann, bob) = (somebody(1), somebody(2));
+    let (job, tenant) = (JobId(case.message(&[]).message.id.0), TenantId::from_raw(9));
+    let replay = NewReplay::new(job, tenant, after(1), ReplayWhat::Listed(Vec::new()));
+    case.done("replay", case.store.start_replay(case.session(), replay, ann).await);
+    let cancel = Act { at: after(2), by: bob };
+    let changed = case.store.change_job(case.session(), job, JobState::Cancelled, cancel).await;
+    case.check(case.done("change", changed), "it is cancelled");
+    let (filter, purge) = (DeadLetterFilter::of(tenant), Act { at: after(3), by: ann });
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), tenant, filter, purge).await);
+    let replay = Some(after(1));
+    case.same(
+        "every step",
+        entries(case).await[1..].to_vec(),
+        vec![
+            Entry::Job { job, tenant, state: JobState::Running, replay, at: after(1), by: ann },
+            Entry::Job { job, tenant, state: JobState::Cancelled, replay, at: after(2), by: bob },
+            Entry::Purged { tenant, upto: 0, at: after(3), by: ann },
         ],
     );
 }

@@ -6,7 +6,7 @@ use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, NOW, after, lane_id, somebody};
 use crate::Store;
-use crate::row::{Pause, PauseScope, Settled};
+use crate::row::{Act, Pause, PauseScope, Settled};
 
 pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     let reason = || Some("the database is on fire".to_owned());
@@ -20,13 +20,13 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     });
     let [first, second, last] = &origins;
     for pause in [last, &lane, first, &all, &tenant, second] {
-        case.done("pause", case.store.pause(case.session(), pause.clone()).await);
+        case.done("pause", case.store.pause(case.session(), pause.clone(), NOW).await);
     }
     let start = case.reopen().await;
     let expected = [&all, &tenant, &lane, first, second, last].map(Clone::clone).to_vec();
     case.same("the pauses, and what was said of them", start.pauses, expected);
     for scope in [all.scope, lane.scope, PauseScope::Lane(lane_id(2)), second.scope, last.scope] {
-        case.done("resume", case.store.resume(start.session, scope, None).await);
+        case.done("resume", case.store.resume(start.session, scope, Act::at(NOW)).await);
     }
     case.same("what is left", case.reopen().await.pauses, vec![tenant, first.clone()]);
 }
@@ -34,10 +34,10 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
 pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &Case<S>) {
     let scope = PauseScope::Lane(lane_id(1));
     for until in [None, Some(after(9))] {
-        case.done("pause", case.store.pause(case.session(), Pause::new(scope, until)).await);
+        case.done("pause", case.store.pause(case.session(), Pause::new(scope, until), NOW).await);
     }
     let last = Pause { reason: Some("a second thought".to_owned()), ..Pause::new(scope, Some(after(4))) };
-    case.done("pause", case.store.pause(case.session(), last.clone()).await);
+    case.done("pause", case.store.pause(case.session(), last.clone(), NOW).await);
     case.same("the last word", case.reopen().await.pauses, vec![last]);
 }
 

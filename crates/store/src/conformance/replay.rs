@@ -13,7 +13,7 @@ use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
 use super::job::{dead, new_ids};
 use crate::Store;
 use crate::row::{
-    Accepted, Chunked, Count, DeadLetterFilter, Endpoint, Job, JobCursor, JobState, ListOrder, Missing, NewReplay,
+    Accepted, Act, Chunked, Count, DeadLetterFilter, Endpoint, Job, JobCursor, JobState, ListOrder, Missing, NewReplay,
     ReplayWhat, Replayable, Retention, RetentionStep, Skip, Skips,
 };
 
@@ -31,7 +31,7 @@ impl<S: Store> Case<S> {
         let reason = Some("the outage é".to_owned());
         let total = Some(Count::AtLeast(1));
         let replay = NewReplay { reason, total, ..NewReplay::new(id, TENANT, after(100), what) };
-        self.done("start a replay", self.store.start_replay(self.session(), replay).await)
+        self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
     }
 
     /// Runs a replay to its end, a little at a time; what it made.
@@ -82,7 +82,7 @@ pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: 
         (case.expired(3, 3).await.id, case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id);
     let waits = case.accept_one(Draft::to(1)).await.id;
     let second = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, Act::at(NOW)).await);
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
     case.same("its words", job.reason.as_deref(), Some("the outage é"));

@@ -13,8 +13,8 @@ use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
 use crate::Store;
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
-    DeadLetterFilter, JobState, ListOrder, NewReplay, RETENTION_STEP_MAX, ReplayWhat, Retention, RetentionPhase,
-    RetentionStep, Session,
+    Act, DeadLetterFilter, JobState, ListOrder, NewReplay, Pause, PauseScope, RETENTION_STEP_MAX, ReplayWhat,
+    Retention, RetentionPhase, RetentionStep, Session,
 };
 
 pub(super) fn days(days: u64) -> Timestamp {
@@ -140,10 +140,10 @@ pub(super) async fn ended_jobs_go_and_running_ones_stay<S: Store>(case: &Case<S>
         let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
         let replay = NewReplay::new(id, TenantId::from_raw(9), NOW, what);
-        case.done("replay", case.store.start_replay(case.session(), replay).await);
+        case.done("replay", case.store.start_replay(case.session(), replay, None).await);
         ids.push(id);
     }
-    let ended = case.store.change_job(case.session(), ids[0], JobState::Cancelled).await;
+    let ended = case.store.change_job(case.session(), ids[0], JobState::Cancelled, Act::at(NOW)).await;
     case.check(case.done("change", ended), "cancelled");
     case.retain(days(31)).await;
     case.same("gone", case.done("job", case.store.job(ids[0]).await), None);
@@ -165,4 +165,14 @@ pub(super) async fn what_goes_is_told_in_the_journal<S: Store>(case: &Case<S>) {
         .collect();
     case.same("what went", told, vec![RetentionPhase::Messages, RetentionPhase::History]);
     case.same("from the first row", rows.first().map(|row| row.number), Some(1));
+}
+
+pub(super) async fn what_was_done_stays_in_the_journal_until_it_is_old<S: Store>(case: &Case<S>) {
+    case.done("pause", case.store.pause(case.session(), Pause::new(PauseScope::All, None), after(1)).await);
+    case.done("resume", case.store.resume(case.session(), PauseScope::All, Act::at(after(2))).await);
+    case.reopen().await;
+    let last = case.reopen().await.session;
+    case.same("nothing is old", case.retain_in(last, days(399)).await, 0);
+    let rows = case.done("journal", case.store.journal(0, MANY).await);
+    case.same("all is there", rows.iter().map(|row| row.number).collect(), vec![1, 2, 3, 4, 5]);
 }

@@ -10,7 +10,7 @@ use posthaste_core::queue::{BreakerOf, Place, Reset, SoftBreaker};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
-use crate::row::{Pause, PauseScope, Query};
+use crate::row::{Act, Pause, PauseScope, Query};
 use crate::{Store, StoreError};
 
 pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
@@ -50,16 +50,16 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("spill", store.spill(older, vec![delivery.id]).await);
     let scope = Scope::Lane(lane_id(1));
     let cut = Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new() };
-    fenced("cut", store.cut(older, cut).await.map(|_| ()));
-    fenced("uncut", store.uncut(older, scope).await);
-    fenced("pause", store.pause(older, Pause::new(PauseScope::All, None)).await);
+    fenced("cut", store.cut(older, cut, None).await.map(|_| ()));
+    fenced("uncut", store.uncut(older, scope, NOW).await);
+    fenced("pause", store.pause(older, Pause::new(PauseScope::All, None), NOW).await);
     let breaker = BreakerOf::Lane(lane_id(1));
-    fenced("reset", store.reset(older, breaker, Reset::Force, None).await);
-    fenced("resume", store.resume(older, PauseScope::All, None).await);
+    fenced("reset", store.reset(older, breaker, Reset::Force, Act::at(NOW)).await);
+    fenced("resume", store.resume(older, PauseScope::All, Act::at(NOW)).await);
     let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };
     fenced("remember", store.remember(older, vec![breaker]).await);
-    fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None).await.map(drop));
+    fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None, Act::at(NOW)).await.map(drop));
 
     let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
     case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), Place::Ready));

@@ -1,7 +1,8 @@
 //! One thing that happened, as the journal keeps it.
 //!
-//! How it is packed is `wire`. The kinds' numbers are on people's disks: new ones go to the end, none ever moves or leaves.
+//! How it is packed is `wire`, what it is called is `kind`. The kinds' numbers are on people's disks: new ones go to the end, none ever moves or leaves.
 
+mod kind;
 mod wire;
 
 use posthaste_core::cause::Cause;
@@ -15,11 +16,13 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 
+pub use kind::Kind;
+
 use super::{Hidden, Marks};
 use crate::number;
 use crate::row::{
-    Accepted, Attempt, By, Document, DocumentKind, Endpoint, EndpointStatus, JobState, OwnRetention, Pause, PauseScope,
-    RetentionPhase, SecretAct, Settlement,
+    Accepted, Act, Attempt, By, Deed, Document, DocumentKind, Endpoint, EndpointStatus, Job, JobKind, JobState,
+    OwnRetention, Pause, PauseScope, RetentionPhase, SecretAct, Settlement,
 };
 
 /// One thing that happened.
@@ -29,6 +32,8 @@ pub enum Entry {
     Opened {
         /// Its number.
         session: u64,
+        /// When.
+        at: Timestamp,
     },
     /// A message became durable, with the deliveries whose ids follow its own.
     Accepted {
@@ -92,11 +97,15 @@ pub enum Entry {
         cause: Cause,
         /// When.
         at: Timestamp,
+        /// Who wanted it, where somebody did.
+        by: Option<By>,
     },
     /// A cut was forgotten: all its rows are swept.
     Uncut {
         /// What it ended.
         scope: Scope,
+        /// When.
+        at: Timestamp,
     },
     /// Somebody paused something.
     Paused {
@@ -104,6 +113,8 @@ pub enum Entry {
         scope: PauseScope,
         /// Until when; `None` until it is resumed.
         until: Option<Timestamp>,
+        /// When.
+        at: Timestamp,
         /// Who.
         by: Option<By>,
     },
@@ -111,6 +122,8 @@ pub enum Entry {
     Resumed {
         /// Of what.
         scope: PauseScope,
+        /// When.
+        at: Timestamp,
         /// Who ended it.
         by: Option<By>,
     },
@@ -120,17 +133,25 @@ pub enum Entry {
         of: BreakerOf,
         /// How.
         how: Reset,
+        /// When.
+        at: Timestamp,
         /// Who.
         by: Option<By>,
     },
-    /// An endpoint was made or changed.
+    /// An endpoint was made, changed or deleted.
     Endpoint {
         /// Which.
         endpoint: EndpointId,
         /// Whose.
         tenant: TenantId,
+        /// What was done.
+        deed: Deed,
         /// Whether it takes messages.
         status: EndpointStatus,
+        /// When.
+        at: Timestamp,
+        /// Who, where somebody did.
+        by: Option<By>,
     },
     /// Somebody looked at an endpoint's secrets, or rotated them.
     Secret {
@@ -140,6 +161,10 @@ pub enum Entry {
         tenant: TenantId,
         /// What was done.
         act: SecretAct,
+        /// When.
+        at: Timestamp,
+        /// Who.
+        by: Option<By>,
     },
     /// A job made deliveries.
     Spread {
@@ -160,6 +185,13 @@ pub enum Entry {
         tenant: TenantId,
         /// What it became.
         state: JobState,
+        /// Of a replay, when it was asked for: a part of the id it is known by. None of a fan-out, whose id is its
+        /// message's.
+        replay: Option<Timestamp>,
+        /// When.
+        at: Timestamp,
+        /// Who, where somebody did.
+        by: Option<By>,
     },
     /// Somebody took dead letters back.
     Purged {
@@ -167,6 +199,10 @@ pub enum Entry {
         tenant: TenantId,
         /// The highest number that is covered.
         upto: u64,
+        /// When.
+        at: Timestamp,
+        /// Who.
+        by: Option<By>,
     },
     /// What was kept for long enough was let go.
     Retained {
@@ -200,8 +236,14 @@ pub enum Entry {
         id: Key,
         /// Whose.
         tenant: TenantId,
-        /// Whether it is no more.
-        removed: bool,
+        /// When it was made: a part of the id it is known by.
+        made: Timestamp,
+        /// What was done.
+        deed: Deed,
+        /// When.
+        at: Timestamp,
+        /// Who, where somebody did.
+        by: Option<By>,
     },
     /// Somebody was erased: what was sealed for them cannot be opened any more, and their outcomes go.
     Erased {
@@ -242,6 +284,8 @@ pub enum Entry {
         to: MasterKeyId,
         /// When.
         at: Timestamp,
+        /// Who asked for it.
+        by: Option<By>,
     },
     /// Nothing is wrapped by an older master key any more.
     RotationEnded {
@@ -308,28 +352,54 @@ impl Entry {
     }
 
     /// A cut in force.
-    pub fn cut(cut: &Cut) -> Self {
-        Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at }
+    pub fn cut(cut: &Cut, by: Option<By>) -> Self {
+        Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at, by }
     }
 
     /// A pause in force.
-    pub fn paused(pause: &Pause) -> Self {
-        Self::Paused { scope: pause.scope, until: pause.until, by: pause.by }
+    pub fn paused(pause: &Pause, at: Timestamp) -> Self {
+        Self::Paused { scope: pause.scope, until: pause.until, at, by: pause.by }
+    }
+
+    /// The pause of a lane whose delivery ended, and nothing behind it may go first.
+    pub fn paused_by_end(settlement: &Settlement) -> Self {
+        let Delivery { lane, state, .. } = &settlement.record.delivery;
+        let at = number::split(state).1.or(settlement.attempt.map(|attempt| attempt.at)).unwrap_or_default();
+        Self::Paused { scope: PauseScope::Lane(*lane), until: None, at, by: None }
     }
 
     /// An endpoint as it is now.
-    pub fn endpoint(endpoint: &Endpoint) -> Self {
-        Self::Endpoint { endpoint: endpoint.id, tenant: endpoint.tenant, status: endpoint.status }
+    pub fn endpoint(endpoint: &Endpoint, Act { at, by }: Act) -> Self {
+        let Endpoint { id, tenant, status, .. } = *endpoint;
+        let deed = match (status, endpoint.version) {
+            (EndpointStatus::Deleted, _) => Deed::Removed,
+            (_, 0) => Deed::Made,
+            _ => Deed::Changed,
+        };
+        Self::Endpoint { endpoint: id, tenant, deed, status, at, by }
     }
 
-    /// A document as it is now.
-    pub fn filed(document: &Document) -> Self {
-        Self::Document { kind: document.kind, id: document.id, tenant: document.tenant, removed: false }
+    /// An endpoint that was given another status.
+    pub fn turned(endpoint: EndpointId, tenant: TenantId, status: EndpointStatus, Act { at, by }: Act) -> Self {
+        let deed = if status == EndpointStatus::Deleted { Deed::Removed } else { Deed::Changed };
+        Self::Endpoint { endpoint, tenant, deed, status, at, by }
     }
 
-    /// A document that is no more.
-    pub fn unfiled(kind: DocumentKind, id: Key, tenant: TenantId) -> Self {
-        Self::Document { kind, id, tenant, removed: true }
+    /// Something was done with an endpoint's secrets.
+    pub fn secret(endpoint: EndpointId, tenant: TenantId, act: SecretAct, done: Act) -> Self {
+        Self::Secret { endpoint, tenant, act, at: done.at, by: done.by }
+    }
+
+    /// A document that was made, changed or removed.
+    pub fn document(document: &Document, deed: Deed, Act { at, by }: Act) -> Self {
+        let Document { kind, id, tenant, at: made, .. } = *document;
+        Self::Document { kind, id, tenant, made, deed, at, by }
+    }
+
+    /// What became of a job.
+    pub fn job(job: &Job, state: JobState, Act { at, by }: Act) -> Self {
+        let replay = if matches!(job.kind, JobKind::FanOut(_)) { None } else { Some(job.at) };
+        Self::Job { job: job.id, tenant: job.tenant, state, replay, at, by }
     }
 
     /// What a chunk made.
@@ -352,31 +422,61 @@ impl Entry {
         }
     }
 
-    /// When it happened, where it says so.
-    pub fn at(&self) -> Option<Timestamp> {
+    /// When it happened.
+    pub fn at(&self) -> Timestamp {
         match self {
-            Self::Accepted { at, .. }
+            Self::Opened { at, .. }
+            | Self::Accepted { at, .. }
             | Self::Cut { at, .. }
+            | Self::Uncut { at, .. }
+            | Self::Paused { at, .. }
+            | Self::Resumed { at, .. }
+            | Self::Reset { at, .. }
+            | Self::Endpoint { at, .. }
+            | Self::Secret { at, .. }
             | Self::Spread { at, .. }
+            | Self::Job { at, .. }
+            | Self::Purged { at, .. }
             | Self::Retained { at, .. }
             | Self::Agreed { at, .. }
+            | Self::Document { at, .. }
             | Self::Erased { at, .. }
             | Self::ErasureDone { at, .. }
             | Self::Exported { at, .. }
             | Self::RotationBegun { at, .. }
-            | Self::RotationEnded { at, .. } => Some(*at),
-            Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => Some(attempt.at),
-            Self::Ended { state, .. } => number::split(state).1,
+            | Self::RotationEnded { at, .. } => *at,
+            Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => attempt.at,
+            // Of an end that is none, which nobody writes, there is no time.
+            Self::Ended { state, .. } => number::split(state).1.unwrap_or_default(),
+        }
+    }
+
+    /// Who did it, where that is kept.
+    pub fn by(&self) -> Option<By> {
+        match self {
+            Self::Cut { by, .. }
+            | Self::Paused { by, .. }
+            | Self::Resumed { by, .. }
+            | Self::Reset { by, .. }
+            | Self::Endpoint { by, .. }
+            | Self::Secret { by, .. }
+            | Self::Job { by, .. }
+            | Self::Purged { by, .. }
+            | Self::Document { by, .. }
+            | Self::Erased { by, .. }
+            | Self::Exported { by, .. }
+            | Self::RotationBegun { by, .. } => *by,
             Self::Opened { .. }
+            | Self::Accepted { .. }
+            | Self::Attempted { .. }
+            | Self::Late { .. }
+            | Self::Ended { .. }
             | Self::Uncut { .. }
-            | Self::Paused { .. }
-            | Self::Resumed { .. }
-            | Self::Reset { .. }
-            | Self::Endpoint { .. }
-            | Self::Job { .. }
-            | Self::Purged { .. }
-            | Self::Secret { .. }
-            | Self::Document { .. } => None,
+            | Self::Spread { .. }
+            | Self::Retained { .. }
+            | Self::Agreed { .. }
+            | Self::ErasureDone { .. }
+            | Self::RotationEnded { .. } => None,
         }
     }
 }

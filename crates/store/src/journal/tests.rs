@@ -12,7 +12,9 @@ use posthaste_core::tier::Tier;
 use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
-use crate::row::{Attempt, By, EndpointStatus, JobState, OwnRetention, PauseScope, RetentionPhase};
+use crate::row::{
+    Attempt, By, Deed, DocumentKind, EndpointStatus, JobState, OwnRetention, PauseScope, RetentionPhase, SecretAct,
+};
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
@@ -49,7 +51,7 @@ fn every_kind() -> Vec<Entry> {
     let somebody = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
     let all = [(1, Tier::Transactional), (u64::MAX >> 1, Tier::Promotional), (3, Tier::Engagement)];
     vec![
-        Entry::Opened { session: 1 },
+        Entry::Opened { session: 1, at: at(0) },
         accepted(None, None, &[]),
         accepted(Some(Hidden([1; 16])), None, &all),
         accepted(None, Some(Hidden([2; 16])), &all[..1]),
@@ -65,22 +67,58 @@ fn every_kind() -> Vec<Entry> {
             upto: Key::from_raw(9),
             cause: Cause::Ok,
             at: at(4),
+            by: None,
         },
-        Entry::Uncut { scope: Scope::Lane(lane) },
-        Entry::Paused { scope: PauseScope::All, until: None, by: None },
-        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), by: somebody },
-        Entry::Resumed { scope: PauseScope::Lane(lane), by: None },
-        Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, by: None },
+        Entry::Cut {
+            scope: Scope::Lane(lane),
+            upto: Key::from_raw(9),
+            cause: Cause::Cancelled,
+            at: at(4),
+            by: somebody,
+        },
+        Entry::Uncut { scope: Scope::Lane(lane), at: at(4) },
+        Entry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
+        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: somebody },
+        Entry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
+        Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
         Entry::Reset {
             of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),
             how: Reset::Force,
+            at: at(4),
             by: somebody,
         },
-        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), by: somebody },
+        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: somebody },
         Entry::Endpoint {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
+            deed: Deed::Changed,
             status: EndpointStatus::Gone,
+            at: at(5),
+            by: None,
+        },
+        Entry::Endpoint {
+            endpoint: EndpointId::from_raw(3),
+            tenant: TenantId::from_raw(4),
+            deed: Deed::Made,
+            status: EndpointStatus::Active,
+            at: at(5),
+            by: somebody,
+        },
+        Entry::Secret {
+            endpoint: EndpointId::from_raw(3),
+            tenant: TenantId::from_raw(4),
+            act: SecretAct::Rotated,
+            at: at(5),
+            by: somebody,
+        },
+        Entry::Document {
+            kind: DocumentKind::ApiKey,
+            id: Key::from_raw(1 << 40 | 2),
+            tenant: TenantId::from_raw(4),
+            made: at(3),
+            deed: Deed::Removed,
+            at: at(5),
+            by: somebody,
         },
         Entry::Spread {
             job: JobId::from_raw(7),
@@ -88,8 +126,23 @@ fn every_kind() -> Vec<Entry> {
             at: at(6),
             deliveries: vec![(delivery, MessageId::from_raw(7), lane, Tier::Engagement); 2],
         },
-        Entry::Job { job: JobId::from_raw(7), tenant: TenantId::from_raw(4), state: JobState::Cancelled },
-        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9 },
+        Entry::Job {
+            job: JobId::from_raw(7),
+            tenant: TenantId::from_raw(4),
+            state: JobState::Cancelled,
+            replay: Some(at(5)),
+            at: at(6),
+            by: somebody,
+        },
+        Entry::Job {
+            job: JobId::from_raw(7),
+            tenant: TenantId::from_raw(4),
+            state: JobState::Done,
+            replay: None,
+            at: at(6),
+            by: None,
+        },
+        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: somebody },
         Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7), tenant: None },
         Entry::Retained {
             phase: RetentionPhase::History,
@@ -116,7 +169,7 @@ fn every_kind() -> Vec<Entry> {
         Entry::Exported { tenant: TenantId::from_raw(3), subject: None, at: at(8), by: None },
         Entry::Exported { tenant: TenantId::from_raw(3), subject: Some(Hidden([7; 16])), at: at(8), by: somebody },
         Entry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
-        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8) },
+        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: somebody },
         Entry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
     ]
 }
@@ -153,6 +206,26 @@ fn every_kind_of_entry_comes_back_as_it_went_in() {
     let row = Head::default().next(&packed(&entries));
     let found: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("they are whole");
     assert_eq!(found, entries);
+}
+
+#[test]
+fn every_kind_has_a_name_of_its_own_and_an_example_here() {
+    let kinds: Vec<Kind> = every_kind().iter().map(Entry::kind).collect();
+    for kind in Kind::ALL {
+        assert!(kinds.contains(&kind), "{kind:?}");
+        assert_eq!(Kind::named(kind.name()), Some(kind));
+    }
+    assert_eq!(Kind::named("nothing"), None);
+}
+
+#[test]
+fn a_row_has_the_time_of_the_latest_thing_in_it() {
+    for entry in every_kind() {
+        let row = Head::default().next(&packed(std::slice::from_ref(&entry)));
+        assert_eq!(row.at, entry.at().max(Timestamp::default()), "{entry:?}");
+    }
+    let row = Head::default().next(&packed(&every_kind()));
+    assert_eq!(Some(row.at), every_kind().iter().map(Entry::at).max());
 }
 
 #[test]
@@ -196,9 +269,10 @@ fn the_time_of_a_row_never_goes_back() {
         upto: Key::from_raw(1),
         cause: Cause::Ok,
         at: at(9),
+        by: None,
     }];
     let earlier = vec![ended(State::Delivered { at: at(1) }, None)];
-    let rows = chain(&[later, earlier, vec![Entry::Opened { session: 2 }]]);
+    let rows = chain(&[later, earlier, vec![Entry::Opened { session: 2, at: at(2) }]]);
     assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [at(9), at(9), at(9)]);
     assert!(is_believed(&rows));
 }
@@ -239,7 +313,7 @@ fn entries_weigh_as_much_as_they_made_wherever_they_are_packed() {
     };
     let mut elsewhere = Entries::default();
     elsewhere.push(&made(5));
-    elsewhere.push(&Entry::Opened { session: 1 });
+    elsewhere.push(&Entry::Opened { session: 1, at: at(0) });
     let mut entries = Entries::default();
     entries.push(&made(1_000));
     entries.push_from(&elsewhere, 0);

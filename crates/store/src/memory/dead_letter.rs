@@ -11,7 +11,7 @@ use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
 };
 
@@ -147,6 +147,7 @@ impl Memory {
         session: Session,
         tenant: TenantId,
         filter: &DeadLetterFilter,
+        Act { at, by }: Act,
     ) -> Result<Count, StoreError> {
         self.guard(session)?;
         let filter = filter.within(tenant);
@@ -156,7 +157,7 @@ impl Memory {
             for letter in page.letters {
                 self.dead.remove(letter.number);
             }
-            self.note([Entry::Purged { tenant, upto: self.dead.last }]);
+            self.note([Entry::Purged { tenant, upto: self.dead.last, at, by }]);
             return Ok(Count::Exactly(count));
         }
         if self.dead.purges.len() >= PURGES_MAX {
@@ -164,7 +165,7 @@ impl Memory {
         }
         let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
         self.dead.purges.insert(id, Purge { filter, upto: self.dead.last, swept: None });
-        self.note([Entry::Purged { tenant, upto: self.dead.last }]);
+        self.note([Entry::Purged { tenant, upto: self.dead.last, at, by }]);
         Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
     }
 

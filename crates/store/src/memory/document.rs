@@ -7,7 +7,7 @@ use posthaste_core::id::{Key, TenantId};
 use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{Act, Deed, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Documents of each kind by id.
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
@@ -19,6 +19,7 @@ impl Memory {
         session: Session,
         document: Document,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<Filed, StoreError> {
         self.guard(session)?;
         if let Some(filed) = self.known(once.as_ref()).map(Filed::from) {
@@ -30,16 +31,18 @@ impl Memory {
             return Ok(Filed::NameTaken);
         }
         self.remember_call(once, None);
-        self.note([Entry::filed(&document)]);
+        let is_there = self.documents.contains_key(&(document.kind, document.id));
+        let deed = if is_there { Deed::Changed } else { Deed::Made };
+        self.note([Entry::document(&document, deed, act)]);
         self.documents.insert((document.kind, document.id), document);
         Ok(Filed::Done)
     }
 
     /// See [`crate::Register::unfile`].
-    pub fn unfile(&mut self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
+    pub fn unfile(&mut self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
         self.guard(session)?;
         let Some(removed) = self.documents.remove(&(kind, id)) else { return Ok(false) };
-        self.note([Entry::unfiled(kind, id, removed.tenant)]);
+        self.note([Entry::document(&removed, Deed::Removed, act)]);
         Ok(true)
     }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::time::Timestamp;
 
 use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
+use crate::row::{Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
 
 impl Memory {
     /// See [`crate::Directory::put_endpoint`].
@@ -16,8 +17,9 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        self.put_noted(session, endpoint, once, None)
+        self.put_noted(session, endpoint, once, act, None)
     }
 
     /// See [`crate::Directory::rotate_secret`].
@@ -26,10 +28,10 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        let (id, tenant) = (endpoint.id, endpoint.tenant);
-        let note = Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
-        self.put_noted(session, endpoint, once, Some(note))
+        let note = Entry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
+        self.put_noted(session, endpoint, once, act, Some(note))
     }
 
     /// See [`crate::Directory::note_secret_shown`].
@@ -38,9 +40,10 @@ impl Memory {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
+        act: Act,
     ) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Secret { endpoint, tenant, act: SecretAct::Shown }]);
+        self.note([Entry::secret(endpoint, tenant, SecretAct::Shown, act)]);
         Ok(())
     }
 
@@ -49,6 +52,7 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
         note: Option<Entry>,
     ) -> Result<EndpointPut, StoreError> {
         self.guard(session)?;
@@ -68,7 +72,7 @@ impl Memory {
             return Ok(EndpointPut::UidTaken);
         }
         self.remember_call(once, Some(endpoint.id.0));
-        self.note([Entry::endpoint(&endpoint)].into_iter().chain(note));
+        self.note([Entry::endpoint(&endpoint, act)].into_iter().chain(note));
         self.put_lane(Arc::new(endpoint.lane_settings()));
         self.endpoints.insert(endpoint.id, Arc::new(endpoint));
         Ok(EndpointPut::Done)
@@ -113,13 +117,14 @@ impl Memory {
     }
 
     /// Disables an active endpoint whose receiver asked for it.
-    pub(super) fn disable_endpoint(&mut self, id: EndpointId) -> Option<Entry> {
+    pub(super) fn disable_endpoint(&mut self, id: EndpointId, at: Timestamp) -> Option<Entry> {
         let is_active = self.endpoints.get(&id)?.status == EndpointStatus::Active;
-        is_active.then(|| self.turn_endpoint(id, EndpointStatus::Disabled(DisabledBy::Receiver))).flatten()
+        let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
+        is_active.then(|| self.turn_endpoint(id, disabled, Act::at(at))).flatten()
     }
 
     /// Gives an endpoint another status; says what the journal has of it.
-    pub(super) fn turn_endpoint(&mut self, id: EndpointId, status: EndpointStatus) -> Option<Entry> {
+    pub(super) fn turn_endpoint(&mut self, id: EndpointId, status: EndpointStatus, act: Act) -> Option<Entry> {
         let endpoint = self.endpoints.get_mut(&id).filter(|endpoint| endpoint.status != EndpointStatus::Deleted)?;
         let turned = Arc::make_mut(endpoint);
         turned.version += 1;
@@ -127,7 +132,7 @@ impl Memory {
         if status == EndpointStatus::Deleted {
             *turned = turned.tombstone();
         }
-        let (entry, lane) = (Entry::endpoint(turned), turned.lane_settings());
+        let (entry, lane) = (Entry::endpoint(turned, act), turned.lane_settings());
         self.put_lane(Arc::new(lane));
         Some(entry)
     }

@@ -12,9 +12,9 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use crate::journal::Entry;
 use crate::row::{
-    Arrival, Begun, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState, Known, ListOrder,
-    ListedMessage, Lives, MadeBy, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Row,
-    Session, Shown, Skip, Spread, Token,
+    Act, Arrival, Begun, By, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState, Known,
+    ListOrder, ListedMessage, Lives, MadeBy, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat,
+    Replayable, Row, Session, Shown, Skip, Spread, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -120,7 +120,7 @@ impl Jobs {
 
 impl Memory {
     /// See [`crate::Jobs::start_replay`].
-    pub fn start_replay(&mut self, session: Session, replay: &NewReplay) -> Result<Job, StoreError> {
+    pub fn start_replay(&mut self, session: Session, replay: &NewReplay, by: Option<By>) -> Result<Job, StoreError> {
         self.guard(session)?;
         self.has_room(replay)?;
         let mut job = replay.job(self.dead.last())?;
@@ -133,7 +133,7 @@ impl Memory {
             ReplayWhat::Listed(ids) => _ = self.jobs.listed.insert(job.id, ids.clone()),
             ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
         }
-        self.note([Entry::Job { job: job.id, tenant: job.tenant, state: job.state }]);
+        self.note([Entry::job(&job, job.state, Act { at: job.at, by })]);
         self.jobs.jobs.insert(job.id, job.clone());
         Ok(job)
     }
@@ -148,6 +148,7 @@ impl Memory {
         session: Session,
         replay: &NewReplay,
         once: Idempotency,
+        by: Option<By>,
     ) -> Result<Begun, StoreError> {
         self.guard(session)?;
         if let Some(before) = self.known(Some(&once)) {
@@ -155,7 +156,7 @@ impl Memory {
         }
         self.has_room(replay)?;
         self.remember_call(Some(once), None);
-        self.start_replay(session, replay).map(|job| Begun::Now(Box::new(job)))
+        self.start_replay(session, replay, by).map(|job| Begun::Now(Box::new(job)))
     }
 
     /// See [`crate::Jobs::job`].
@@ -190,12 +191,12 @@ impl Memory {
     }
 
     /// See [`crate::Jobs::change_job`].
-    pub fn change_job(&mut self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
+    pub fn change_job(&mut self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
         self.guard(session)?;
         let Some(job) = self.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else { return Ok(false) };
         job.state = next;
-        let tenant = job.tenant;
-        self.note([Entry::Job { job: id, tenant, state: next }]);
+        let entry = Entry::job(job, next, act);
+        self.note([entry]);
         Ok(true)
     }
 
@@ -349,7 +350,7 @@ impl Memory {
             if chunk.last {
                 job.state = JobState::Done;
                 self.jobs.listed.remove(&chunk.job);
-                happened.push(Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
+                happened.push(Entry::job(job, job.state, Act::at(chunk.at)));
             }
         }
         self.note(happened);

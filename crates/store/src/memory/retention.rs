@@ -10,6 +10,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
+use crate::JournalRow;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::idempotency::Day;
@@ -255,14 +256,15 @@ impl Memory {
     fn let_journal_go(&mut self, times: &Times) -> usize {
         let longest = times.own.values().filter_map(|own| own.history).max().unwrap_or_default();
         let old = times.retention.old(RetentionPhase::Journal, times.now).min(before(times.now, longest));
-        // A row may not say when it was: the one behind it was not earlier.
+        // A row without a time is not old: nobody knows when it was.
+        let is_old = |row: &&JournalRow| row.at > Timestamp::default() && row.at <= old;
         let rows = self.journal(self.gone.journal, u32::MAX);
-        let behind = rows.iter().skip(1).take_while(|row| row.at <= old);
-        let past: Vec<u64> = rows.iter().zip(behind).map(|(row, _)| row.number).collect();
-        let Some(upto) = past.last().copied() else { return 0 };
+        // The last one that is old stays: the next names it.
+        let Some(upto) = rows.iter().skip(1).rfind(is_old).map(|row| row.number - 1) else { return 0 };
+        let past = rows.iter().filter(|row| row.number <= upto).count();
         self.tell_again(times, old);
         self.gone.journal = upto;
         self.signed.let_go(upto);
-        self.tell(times, RetentionPhase::Journal, (past.len(), upto))
+        self.tell(times, RetentionPhase::Journal, (past, upto))
     }
 }

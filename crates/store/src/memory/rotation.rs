@@ -5,7 +5,7 @@ use posthaste_crypto::master::MasterKeyId;
 
 use super::Memory;
 use crate::journal::Entry;
-use crate::row::Session;
+use crate::row::{By, Session};
 use crate::{Rotation, StoreError};
 
 /// Which keys were named.
@@ -13,13 +13,13 @@ use crate::{Rotation, StoreError};
 pub(super) struct Named {
     newest: u32,
     older: Option<u32>,
-    offered: Option<MasterKeyId>,
+    offered: Option<(MasterKeyId, Option<By>)>,
 }
 
 impl Memory {
     /// See [`crate::MasterKeys::offer`].
-    pub fn offer(&mut self, newer: MasterKeyId) {
-        self.masters.offered = Some(newer);
+    pub fn offer(&mut self, newer: MasterKeyId, by: Option<By>) {
+        self.masters.offered = Some((newer, by));
     }
 
     /// See [`crate::MasterKeys::rotate`].
@@ -28,10 +28,10 @@ impl Memory {
         let to = MasterKeyId::from_raw(self.masters.newest);
         if self.masters.older.take().is_some() {
             self.note([Entry::RotationEnded { to, rewrapped: 0, at }]);
-        } else if let Some(to) = self.masters.offered.take() {
+        } else if let Some((to, by)) = self.masters.offered.take() {
             self.masters.older = Some(self.masters.newest);
             self.masters.newest = to.raw();
-            self.note([Entry::RotationBegun { to, at }]);
+            self.note([Entry::RotationBegun { to, at, by }]);
         }
         Ok(self.rotation())
     }
@@ -41,7 +41,7 @@ impl Memory {
         Rotation {
             newest: MasterKeyId::from_raw(self.masters.newest),
             older: self.masters.older.map(MasterKeyId::from_raw).into_iter().collect(),
-            offered: self.masters.offered,
+            offered: self.masters.offered.map(|(offered, _)| offered),
             rewrapped: 0,
             left: 0,
         }

@@ -13,7 +13,7 @@ use posthaste_crypto::master::MasterKey;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Acceptance, Accepted, Arrival, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document,
+    Acceptance, Accepted, Act, Arrival, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document,
     DocumentKind, Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message,
     MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
     Start, Sweep, Swept, SweptRows, Tally, Waiting,
@@ -53,8 +53,8 @@ impl MemoryStore {
 }
 
 impl Outbox for MemoryStore {
-    async fn open(&self) -> Result<Start, StoreError> {
-        Ok(self.lock().open())
+    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+        Ok(self.lock().open(at))
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
@@ -91,28 +91,28 @@ impl Outbox for MemoryStore {
         Ok(self.lock().lanes(&lanes))
     }
 
-    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
-        self.lock().cut(session, cut)
+    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+        self.lock().cut(session, cut, by)
     }
 
     async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
         self.lock().sweep(session, sweep, &under_way)
     }
 
-    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
-        self.lock().uncut(session, scope)
+    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+        self.lock().uncut(session, scope, at)
     }
 
-    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
-        self.lock().pause(session, pause)
+    async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
+        self.lock().pause(session, pause, at)
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
-        self.lock().resume(session, scope, by)
+    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+        self.lock().resume(session, scope, act)
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
-        self.lock().reset(session, of, how, by)
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+        self.lock().reset(session, of, how, act)
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
@@ -126,8 +126,9 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        self.lock().put_endpoint(session, endpoint, once)
+        self.lock().put_endpoint(session, endpoint, once, act)
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
@@ -139,8 +140,9 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        self.lock().rotate_secret(session, endpoint, once)
+        self.lock().rotate_secret(session, endpoint, once, act)
     }
 
     async fn note_secret_shown(
@@ -148,8 +150,9 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
+        act: Act,
     ) -> Result<(), StoreError> {
-        self.lock().note_secret_shown(session, endpoint, tenant)
+        self.lock().note_secret_shown(session, endpoint, tenant, act)
     }
 
     async fn list_endpoints(
@@ -181,12 +184,18 @@ impl Directory for MemoryStore {
 }
 
 impl Register for MemoryStore {
-    async fn file(&self, session: Session, document: Document, once: Option<Idempotency>) -> Result<Filed, StoreError> {
-        self.lock().file_document(session, document, once)
+    async fn file(
+        &self,
+        session: Session,
+        document: Document,
+        once: Option<Idempotency>,
+        act: Act,
+    ) -> Result<Filed, StoreError> {
+        self.lock().file_document(session, document, once, act)
     }
 
-    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
-        self.lock().unfile(session, kind, id)
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
+        self.lock().unfile(session, kind, id, act)
     }
 
     async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
@@ -215,8 +224,8 @@ impl Register for MemoryStore {
 }
 
 impl Jobs for MemoryStore {
-    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
-        self.lock().start_replay(session, &replay)
+    async fn start_replay(&self, session: Session, replay: NewReplay, by: Option<By>) -> Result<Job, StoreError> {
+        self.lock().start_replay(session, &replay, by)
     }
 
     async fn start_replay_once(
@@ -224,8 +233,9 @@ impl Jobs for MemoryStore {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
+        by: Option<By>,
     ) -> Result<Begun, StoreError> {
-        self.lock().start_replay_once(session, &replay, once)
+        self.lock().start_replay_once(session, &replay, once, by)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
@@ -236,8 +246,8 @@ impl Jobs for MemoryStore {
         Ok(self.lock().jobs(query, after, limit))
     }
 
-    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        self.lock().change_job(session, id, next)
+    async fn change_job(&self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
+        self.lock().change_job(session, id, next, act)
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
@@ -373,8 +383,9 @@ impl DeadLetters for MemoryStore {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
+        act: Act,
     ) -> Result<Count, StoreError> {
-        self.lock().purge_dead_letters(session, tenant, &filter)
+        self.lock().purge_dead_letters(session, tenant, &filter, act)
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
@@ -439,8 +450,8 @@ impl Watchable for MemoryStore {
 }
 
 impl MasterKeys for MemoryStore {
-    fn offer(&self, newer: MasterKey) {
-        self.lock().offer(newer.id());
+    fn offer(&self, newer: MasterKey, by: Option<By>) {
+        self.lock().offer(newer.id(), by);
     }
 
     async fn rotate(&self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {

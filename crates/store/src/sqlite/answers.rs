@@ -95,7 +95,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 spreads.push((reply, refusal.map_or(Ok(chunked), Err)));
             }
             Request::Work { work, .. } => work.answer(refusal),
-            Request::Open { start, reply } => {
+            Request::Open { start, reply, .. } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }
             Request::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),

@@ -21,7 +21,7 @@ use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept, Walk,
 };
 use crate::{DeadLetters, StoreError};
@@ -59,12 +59,13 @@ impl DeadLetters for Sqlite {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
+        act: Act,
     ) -> Result<Count, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
             vault.own_on_disk(conn, tenant)?;
             let filter = sealed(conn, &vault, &filter.within(tenant))?;
-            purge(conn, tenant, &filter, entries)
+            purge(conn, tenant, &filter, act, entries)
         };
         self.asked_work(session, DEAD_LETTERS_SWEPT_MAX, run).await
     }
@@ -188,19 +189,20 @@ pub(super) fn purge(
     conn: &Connection,
     tenant: TenantId,
     filter: &DeadLetterFilter,
+    Act { at, by }: Act,
     entries: &mut Entries,
 ) -> Result<Count, StoreError> {
     let upto = last(conn)?;
     let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
     if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
         remove(conn, page.letters.iter().map(|letter| letter.number))?;
-        entries.push(&Entry::Purged { tenant, upto });
+        entries.push(&Entry::Purged { tenant, upto, at, by });
         return Ok(counted(&page));
     }
     if purges(conn)?.len() >= PURGES_MAX {
         return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
     }
-    entries.push(&Entry::Purged { tenant, upto });
+    entries.push(&Entry::Purged { tenant, upto, at, by });
     conn.prepare_cached(
         "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",

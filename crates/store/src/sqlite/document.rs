@@ -17,7 +17,7 @@ use super::vault::Vault;
 use super::{Sqlite, derived, failed, idempotency};
 use crate::journal::{Entries, Entry};
 use crate::number::{document_number, stored_document};
-use crate::row::{Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{Act, Deed, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 use crate::{Register, StoreError};
 
 /// What a name is looked up by.
@@ -30,10 +30,18 @@ struct Sealed {
     sealed: Vec<u8>,
     /// What it is sealed under: it is in hand as long as this is.
     key: Arc<SealingKey>,
+    /// When it is filed, and by whom.
+    act: Act,
 }
 
 impl Register for Sqlite {
-    async fn file(&self, session: Session, document: Document, once: Option<Idempotency>) -> Result<Filed, StoreError> {
+    async fn file(
+        &self,
+        session: Session,
+        document: Document,
+        once: Option<Idempotency>,
+        act: Act,
+    ) -> Result<Filed, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let own = self.key_of((document.tenant, None)).await?;
         let once = match once {
@@ -42,7 +50,7 @@ impl Register for Sqlite {
         };
         let keyed = once.as_ref().map(Once::known_by);
         let name = document.name.as_deref().map(|name| hide(&vault, document.kind, document.tenant, name));
-        let sealed = Sealed { name, sealed: sealed::seal_document(&document, &own), key: own, document };
+        let sealed = Sealed { name, sealed: sealed::seal_document(&document, &own), key: own, act, document };
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &sealed, once.as_ref(), entries);
         match (self.asked_work(session, 1, run).await?, keyed) {
             (Filed::Replayed(answer), Some(keyed)) => Ok(Filed::Replayed(self.open_answer(keyed, answer).await?)),
@@ -50,11 +58,12 @@ impl Register for Sqlite {
         }
     }
 
-    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key) -> Result<bool, StoreError> {
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
         self.asked_work(session, 1, move |conn, entries| {
             let removed = remove(conn, kind, id).map_err(failed("remove a document"))?;
-            if let Some(tenant) = removed {
-                entries.push(&Entry::unfiled(kind, id, tenant));
+            if let Some((tenant, made)) = removed {
+                let Act { at, by } = act;
+                entries.push(&Entry::Document { kind, id, tenant, made, deed: Deed::Removed, at, by });
             }
             Ok(removed.is_some())
         })
@@ -145,8 +154,8 @@ fn file(
     let own = vault.own_on_disk(conn, document.tenant)?;
     // Its tenant may have been erased since: it is the first of what the tenant has from now on.
     let anew = (own.id() != new.key.id()).then(|| sealed::seal_document(document, &own));
-    put(conn, document, name.as_ref(), anew.as_ref().unwrap_or(&new.sealed)).map_err(&doing)?;
-    entries.push(&Entry::filed(document));
+    let deed = put(conn, document, name.as_ref(), anew.as_ref().unwrap_or(&new.sealed)).map_err(&doing)?;
+    entries.push(&Entry::document(document, deed, new.act));
     Ok(Filed::Done)
 }
 
@@ -160,21 +169,25 @@ fn is_taken(conn: &Connection, name: Option<&HiddenName>, id: i64) -> rusqlite::
     Ok(holder.is_some_and(|holder| holder != id))
 }
 
-fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed: &[u8]) -> rusqlite::Result<()> {
+/// Writes a document; says whether it is a new one.
+fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed: &[u8]) -> rusqlite::Result<Deed> {
     let (kind, id) = (document_number(document.kind), key(document.id));
+    let is_there = conn.prepare_cached("SELECT 1 FROM document WHERE kind = ?1 AND id = ?2")?.exists((kind, id))?;
     conn.prepare_cached(
         "INSERT OR REPLACE INTO document (kind, id, tenant, name, at_ms, sealed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
-    .execute((kind, id, key(document.tenant.0), name, document.at.as_millis(), sealed))
-    .map(drop)
+    .execute((kind, id, key(document.tenant.0), name, document.at.as_millis(), sealed))?;
+    Ok(if is_there { Deed::Changed } else { Deed::Made })
 }
 
-fn remove(conn: &Connection, kind: DocumentKind, id: Key) -> rusqlite::Result<Option<TenantId>> {
-    let tenant: Option<i64> = conn
-        .prepare_cached("DELETE FROM document WHERE kind = ?1 AND id = ?2 RETURNING tenant")?
-        .query_row((document_number(kind), key(id)), |row| row.get(0))
+/// Removes a document; says whose it was and when it was made.
+fn remove(conn: &Connection, kind: DocumentKind, id: Key) -> rusqlite::Result<Option<(TenantId, Timestamp)>> {
+    let removed: Option<(i64, i64)> = conn
+        .prepare_cached("DELETE FROM document WHERE kind = ?1 AND id = ?2 RETURNING tenant, at_ms")?
+        .query_row((document_number(kind), key(id)), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    Ok(tenant.and_then(|tenant| u64::try_from(tenant).ok()).map(TenantId::from_raw))
+    let whose = |(tenant, at)| Some((TenantId::from_raw(u64::try_from(tenant).ok()?), Timestamp::from_millis(at)));
+    Ok(removed.and_then(whose))
 }
 
 fn select(
@@ -215,8 +228,8 @@ mod tests {
     async fn what_was_sealed_for_a_tenant_that_was_erased_since_is_sealed_anew_with_its_answer() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open().await.expect("a session").session;
         let (tenant, at, body) = (TenantId::from_raw(7), Timestamp::from_millis(1), Bytes::from_static(b"{}"));
+        let session = store.open(at).await.expect("a session").session;
         let (kind, id) = (DocumentKind::Policy, Key::from_raw(5));
         let document = Document { kind, id, tenant, name: Some("slow".to_owned()), at, body };
         let answer = FirstAnswer { status: 201, body: Bytes::from_static(b"it is filed") };
@@ -226,14 +239,15 @@ mod tests {
         let key = store.key_of((tenant, None)).await.expect("a key");
         let once = vault.seal_once(&call, &key);
         let name = document.name.as_deref().map(|name| hide(&vault, kind, tenant, name));
-        let new = Sealed { name, sealed: sealed::seal_document(&document, &key), key, document: document.clone() };
+        let (sealed, act) = (sealed::seal_document(&document, &key), Act::at(at));
+        let new = Sealed { name, sealed, key, act, document: document.clone() };
         let erase = Erase { tenant, whom: Whom::Tenant, at, by: None };
         store.erase(session, erase).await.expect("it is erased");
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &new, Some(&once), entries);
         assert_eq!(store.noted_work(session, 1, run).await.expect("it is filed"), Filed::Done);
 
         assert_eq!(store.document(kind, id).await.expect("it reads"), Some(document.clone()));
-        let again = store.file(session, document, Some(call)).await.expect("it is known");
+        let again = store.file(session, document, Some(call), act).await.expect("it is known");
         assert_eq!(again, Filed::Replayed(answer));
         store.close().await;
     }

@@ -22,7 +22,7 @@ use super::sealed::{self, endpoint::SealedEndpoint};
 use super::vault::Vault;
 use super::{Sqlite, failed};
 use crate::journal;
-use crate::row::{DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
+use crate::row::{Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
 /// Endpoints kept in memory, at about 1 KiB each, and none that is large; beyond it all are forgotten and read again.
@@ -34,8 +34,9 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        self.put(session, endpoint, once, None).await
+        self.put(session, endpoint, once, act, None).await
     }
 
     async fn rotate_secret(
@@ -43,10 +44,10 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
     ) -> Result<EndpointPut, StoreError> {
-        let (id, tenant) = (endpoint.id, endpoint.tenant);
-        let note = journal::Entry::Secret { endpoint: id, tenant, act: SecretAct::Rotated };
-        self.put(session, endpoint, once, Some(note)).await
+        let note = journal::Entry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
+        self.put(session, endpoint, once, act, Some(note)).await
     }
 
     async fn note_secret_shown(
@@ -54,8 +55,9 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
+        act: Act,
     ) -> Result<(), StoreError> {
-        let note = journal::Entry::Secret { endpoint, tenant, act: SecretAct::Shown };
+        let note = journal::Entry::secret(endpoint, tenant, SecretAct::Shown, act);
         self.asked_work(session, 1, move |_, entries| {
             entries.push(&note);
             Ok(())
@@ -139,6 +141,7 @@ impl Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
+        act: Act,
         note: Option<journal::Entry>,
     ) -> Result<EndpointPut, StoreError> {
         let vault = &self.shared.vault;
@@ -149,6 +152,7 @@ impl Sqlite {
             uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
             endpoint,
             once,
+            act,
             note,
             put: EndpointPut::Done,
         };

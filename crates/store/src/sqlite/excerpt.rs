@@ -140,7 +140,7 @@ mod tests {
     async fn what_became_of_deliveries_is_kept_also_where_it_cannot_be_kept_how_answers_began() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open().await.expect("a session").session;
+        let session = store.open(NOW).await.expect("a session").session;
         let accepted: Vec<Accepted> = (0..3).map(|n| message(session, n)).collect();
         _ = store.accept(session, accepted.clone()).await.expect("it accepts");
         let beside = Connection::open(folder.path().join("posthaste.db")).expect("the file opens");

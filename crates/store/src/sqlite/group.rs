@@ -23,7 +23,7 @@ use super::vault::{Vault, View};
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{DisabledBy, EndpointPut, EndpointStatus, Session, Settlement, Start};
+use crate::row::{Act, By, DisabledBy, EndpointPut, EndpointStatus, Session, Settlement, Start};
 
 /// What runs a group of requests in one transaction.
 pub(super) struct Group<'c> {
@@ -164,9 +164,9 @@ impl<'c> Group<'c> {
         self.low.notice(request);
         let doing = request.doing();
         match request {
-            Request::Open { start, .. } => {
+            Request::Open { at, start, .. } => {
                 let begun = begin_session(self.conn, &self.vault)?;
-                self.journal.entries.push(&Entry::Opened { session: begun.session.id });
+                self.journal.entries.push(&Entry::Opened { session: begun.session.id, at: *at });
                 self.session = Some(begun.session);
                 *start = Some(begun);
                 Ok(())
@@ -180,7 +180,7 @@ impl<'c> Group<'c> {
                 self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))?;
                 self.disable_where_asked(settlements).map_err(failed(doing))
             }
-            Request::Cut { cut, ended, .. } => self.cut(cut, ended),
+            Request::Cut { cut, by, ended, .. } => self.cut(cut, *by, ended),
             Request::PutEndpoint { put, .. } => self.put_endpoint(put),
             Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
             Request::Spread { chunk, macs, chunked, .. } => {
@@ -193,10 +193,10 @@ impl<'c> Group<'c> {
         }
     }
 
-    fn cut(&mut self, cut: &Cut, ended: &mut Option<u64>) -> Result<(), StoreError> {
-        self.journal.entries.push(&Entry::cut(cut));
+    fn cut(&mut self, cut: &Cut, by: Option<By>, ended: &mut Option<u64>) -> Result<(), StoreError> {
+        self.journal.entries.push(&Entry::cut(cut, by));
         if let Some((endpoint, tenant, status)) = cut::put(self.conn, cut)? {
-            self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status });
+            self.journal.entries.push(&Entry::turned(endpoint, tenant, status, Act { at: cut.at, by }));
             self.changed.push((endpoint, tenant));
         }
         // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
@@ -208,11 +208,12 @@ impl<'c> Group<'c> {
 
     /// Disables the endpoints whose receivers asked for it.
     fn disable_where_asked(&mut self, settlements: &[Settlement]) -> rusqlite::Result<()> {
-        for settlement in settlements.iter().filter(|settlement| settlement.asks_to_disable()) {
+        for settlement in settlements {
+            let Some(at) = settlement.asked_to_disable() else { continue };
             let endpoint = settlement.record.delivery.lane.endpoint();
             if let Some((endpoint, tenant)) = endpoint::disable(self.conn, endpoint)? {
                 let status = EndpointStatus::Disabled(DisabledBy::Receiver);
-                self.journal.entries.push(&Entry::Endpoint { endpoint, tenant, status });
+                self.journal.entries.push(&Entry::turned(endpoint, tenant, status, Act::at(at)));
                 self.changed.push((endpoint, tenant));
             }
         }
@@ -220,7 +221,7 @@ impl<'c> Group<'c> {
     }
 
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
-        let PutEndpoint { endpoint, sealed, uid, once, note, put } = put;
+        let PutEndpoint { endpoint, sealed, uid, once, act, note, put } = put;
         let doing = failed("put an endpoint");
         if let Some(before) = idempotency::known(self.conn, &self.vault, sealed.once.as_ref())? {
             *put = before.into();
@@ -242,7 +243,7 @@ impl<'c> Group<'c> {
         let sealed = anew.as_ref().unwrap_or(&*sealed);
         self.accept.put_keys(&sealed.keys).map_err(&doing)?;
         idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed)).map_err(&doing)?;
-        self.journal.entries.push(&Entry::endpoint(endpoint));
+        self.journal.entries.push(&Entry::endpoint(endpoint, *act));
         note.iter().for_each(|note| self.journal.entries.push(note));
         endpoint::put(self.conn, endpoint, uid.as_ref(), &sealed.settings).map_err(&doing)?;
         self.changed.extend(before.map(|before| (endpoint.id, before.tenant)));
@@ -261,8 +262,8 @@ impl<'c> Group<'c> {
                     self.spill.raw_execute()?;
                 }
             }
-            Change::Uncut(scope) => cut::remove(self.conn, *scope)?,
-            Change::Pause(pause) => pause::put(self.conn, &self.vault, pause)?,
+            Change::Uncut(scope, _) => cut::remove(self.conn, *scope)?,
+            Change::Pause(pause, _) => pause::put(self.conn, &self.vault, pause)?,
             Change::Resume(scope, _) => pause::remove(self.conn, *scope)?,
             // The journal has it: there is nothing else to write.
             Change::Reset(..) => {}

@@ -22,9 +22,9 @@ use super::vault::Vault;
 use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Begun, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState,
-    ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips,
-    Spread,
+    Act, Begun, By, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery,
+    JobState, ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session,
+    Skip, Skips, Spread,
 };
 use crate::{Jobs, StoreError};
 
@@ -32,11 +32,11 @@ const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number,
   per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto, reason";
 
 impl Jobs for Sqlite {
-    async fn start_replay(&self, session: Session, replay: NewReplay) -> Result<Job, StoreError> {
+    async fn start_replay(&self, session: Session, replay: NewReplay, by: Option<By>) -> Result<Job, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
             has_room(conn, &replay)?;
-            begin(conn, &vault, &replay, entries)
+            begin(conn, &vault, &replay, by, entries)
         };
         self.asked_work(session, REPLAY_LISTED_MAX / 2, run).await
     }
@@ -46,6 +46,7 @@ impl Jobs for Sqlite {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
+        by: Option<By>,
     ) -> Result<Begun, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let once = vault.seal_once(&once, &self.key_of((once.tenant, None)).await?);
@@ -56,7 +57,7 @@ impl Jobs for Sqlite {
                 has_room(conn, &replay)?;
                 let once = vault.seal_once_as_of_now(conn, &once)?;
                 idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
-                begin(conn, &vault, &replay, entries).map(|job| Begun::Now(Box::new(job)))
+                begin(conn, &vault, &replay, by, entries).map(|job| Begun::Now(Box::new(job)))
             }
         };
         match self.asked_work(session, REPLAY_LISTED_MAX / 2, run).await? {
@@ -78,8 +79,13 @@ impl Jobs for Sqlite {
         self.readers.read(read).await
     }
 
-    async fn change_job(&self, session: Session, id: JobId, next: JobState) -> Result<bool, StoreError> {
-        self.asked_work(session, 1, move |conn, entries| change(conn, id, next, entries)).await
+    async fn change_job(&self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
+        let run = move |conn: &Connection, entries: &mut Entries| {
+            let changed = change(conn, id, next)?;
+            changed.iter().for_each(|job| entries.push(&Entry::job(job, next, act)));
+            Ok(changed.is_some())
+        };
+        self.asked_work(session, 1, run).await
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
@@ -197,15 +203,23 @@ fn has_room(conn: &Connection, asked: &NewReplay) -> Result<(), StoreError> {
 }
 
 /// Begins a replay.
-fn begin(conn: &Connection, vault: &Vault, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+fn begin(
+    conn: &Connection,
+    vault: &Vault,
+    asked: &NewReplay,
+    by: Option<By>,
+    entries: &mut Entries,
+) -> Result<Job, StoreError> {
     let own = vault.own_on_disk(conn, asked.tenant)?;
     let reason = asked.reason.as_deref().map(|reason| vault.seal_reason((asked.tenant, asked.id), &own, reason));
     let asked = NewReplay { reason, ..sealed(conn, vault, asked)? };
-    opened(conn, vault, start_replay(conn, &asked, entries)?)
+    let job = start_replay(conn, &asked)?;
+    entries.push(&Entry::job(&job, job.state, Act { at: job.at, by }));
+    opened(conn, vault, job)
 }
 
 /// Begins a replay that is sealed.
-fn start_replay(conn: &Connection, asked: &NewReplay, entries: &mut Entries) -> Result<Job, StoreError> {
+fn start_replay(conn: &Connection, asked: &NewReplay) -> Result<Job, StoreError> {
     let doing = failed("begin a replay");
     let mut job = asked.job(dead_letter::last(conn)?)?;
     match &asked.what {
@@ -222,7 +236,6 @@ fn start_replay(conn: &Connection, asked: &NewReplay, entries: &mut Entries) -> 
         ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
     }
     put(conn, &job).map_err(&doing)?;
-    entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: job.state });
     Ok(job)
 }
 
@@ -261,21 +274,20 @@ pub(super) fn list(
     }
 }
 
-/// Changes a job's state, where that is allowed.
-pub(super) fn change(conn: &Connection, id: JobId, next: JobState, entries: &mut Entries) -> Result<bool, StoreError> {
+/// Changes a job's state, where that is allowed; says which job it was.
+pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<Job>, StoreError> {
     let job = one(conn, id)?.filter(|job| job.state.may_become(next));
-    if let Some(job) = &job {
-        entries.push(&Entry::Job { job: id, tenant: job.tenant, state: next });
+    if job.is_some() {
         conn.prepare_cached("UPDATE job SET state = ?2 WHERE id = ?1")
             .and_then(|mut sql| sql.execute((key(id.0), job_state_number(next))))
             .map_err(failed("change a job"))?;
     }
-    Ok(job.is_some())
+    Ok(job)
 }
 
 /// A message that is cut gets no more deliveries: the cut's own entry says so.
 pub(super) fn end_fan_out(conn: &Connection, message: MessageId) -> Result<(), StoreError> {
-    change(conn, JobId(message.0), JobState::Cancelled, &mut Entries::default()).map(drop)
+    change(conn, JobId(message.0), JobState::Cancelled).map(drop)
 }
 
 /// Makes a chunk, or nothing of it. What is passed over is taken out of it once all went well: a chunk
@@ -329,7 +341,7 @@ pub(super) fn spread(
         ));
     }
     if chunk.last {
-        entries.push(&Entry::Job { job: job.id, tenant: job.tenant, state: JobState::Done });
+        entries.push(&Entry::job(&job, JobState::Done, Act::at(chunk.at)));
     }
     Ok(Chunked::Done(count))
 }

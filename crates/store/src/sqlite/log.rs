@@ -268,6 +268,7 @@ mod tests {
     use crate::{Accepted, Message, Outbox};
 
     const LOG: u64 = 1 << 20;
+    const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
     fn open(folder: &Path) -> Sqlite {
         let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG, ..Bounds::default() };
@@ -276,12 +277,12 @@ mod tests {
 
     /// Some messages of five pages or so, and how long the log is after each.
     async fn accept(store: &Sqlite, folder: &Path) {
-        let session = store.open().await.expect("a fresh store opens").session;
+        let session = store.open(NOW).await.expect("a fresh store opens").session;
         for n in 0..200 {
             let id = MessageId(Key::new(session.writer, 1 + n));
             let message = Message {
                 correlation_id: Some(id.to_string()),
-                ..Message::new(id, TenantId::from_raw(9), Timestamp::from_millis(1_760_000_000_000), vec![b'x'; 40_000])
+                ..Message::new(id, TenantId::from_raw(9), NOW, vec![b'x'; 40_000])
             };
             let accepted = Accepted::new(message, Vec::new());
             store.accept(session, vec![accepted]).await.expect("it is accepted");

@@ -141,7 +141,7 @@ mod tests {
         let bounds = Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() };
         let store = Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds)
             .expect("the folder opens");
-        let session = store.open().await.expect("a session begins").session;
+        let session = store.open(NOW).await.expect("a session begins").session;
         (store, session)
     }
 

@@ -3,6 +3,7 @@
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
@@ -17,8 +18,8 @@ use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{
-    Accepted, By, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled, Settlement,
-    Start,
+    Accepted, Act, By, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled,
+    Settlement, Start,
 };
 
 /// Answers one caller.
@@ -27,6 +28,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 /// Something to write.
 pub(super) enum Request {
     Open {
+        at: Timestamp,
         start: Option<Start>,
         reply: Reply<Start>,
     },
@@ -55,6 +57,7 @@ pub(super) enum Request {
     Cut {
         session: Session,
         cut: Cut,
+        by: Option<By>,
         ended: Option<u64>,
         reply: Reply<Option<u64>>,
     },
@@ -110,11 +113,11 @@ pub(super) enum Asker {
 /// Something to write that has no answer but that it is done.
 pub(super) enum Change {
     Spill(Vec<DeliveryId>),
-    Uncut(Scope),
-    Pause(Pause),
-    Resume(PauseScope, Option<By>),
+    Uncut(Scope, Timestamp),
+    Pause(Pause, Timestamp),
+    Resume(PauseScope, Act),
     Remember(Vec<SoftBreaker>),
-    Reset(BreakerOf, Reset, Option<By>),
+    Reset(BreakerOf, Reset, Act),
 }
 
 /// An endpoint to make or change, and whether that was done.
@@ -126,6 +129,8 @@ pub(super) struct PutEndpoint {
     pub(super) uid: Option<Digest>,
     /// The call it came with.
     pub(super) once: Option<Idempotency>,
+    /// When it was done, and by whom.
+    pub(super) act: Act,
     /// What the journal has of it beside the endpoint itself.
     pub(super) note: Option<Entry>,
     pub(super) put: EndpointPut,
@@ -136,10 +141,10 @@ impl Change {
     pub(super) fn entry(&self) -> Option<Entry> {
         match self {
             Self::Spill(_) | Self::Remember(_) => None,
-            Self::Uncut(scope) => Some(Entry::Uncut { scope: *scope }),
-            Self::Pause(pause) => Some(Entry::paused(pause)),
-            Self::Reset(of, how, by) => Some(Entry::Reset { of: *of, how: *how, by: *by }),
-            Self::Resume(scope, by) => Some(Entry::Resumed { scope: *scope, by: *by }),
+            Self::Uncut(scope, at) => Some(Entry::Uncut { scope: *scope, at: *at }),
+            Self::Pause(pause, at) => Some(Entry::paused(pause, *at)),
+            Self::Reset(of, how, Act { at, by }) => Some(Entry::Reset { of: *of, how: *how, at: *at, by: *by }),
+            Self::Resume(scope, Act { at, by }) => Some(Entry::Resumed { scope: *scope, at: *at, by: *by }),
         }
     }
 }
@@ -221,8 +226,8 @@ impl Request {
             Self::Cut { .. } => "put a cut in force",
             Self::Change { change, .. } => match change {
                 Change::Spill(_) => "spill deliveries",
-                Change::Uncut(_) => "forget a cut",
-                Change::Pause(_) => "record a pause",
+                Change::Uncut(..) => "forget a cut",
+                Change::Pause(..) => "record a pause",
                 Change::Resume(..) => "end a pause",
                 Change::Reset(..) => "record a breaker's reset",
                 Change::Remember(_) => "remember breakers",

@@ -370,7 +370,7 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
             looked += 1;
             let entry = entry?;
             let Entry::Ended { delivery, lane, .. } = entry else { continue };
-            if entry.at() > Some(old) {
+            if entry.at() > old {
                 stays = true;
                 continue;
             }
@@ -438,16 +438,16 @@ fn jobs(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
 }
 
 /// Removes old rows of the journal that everybody has followed, and by which no outcome is found any more. A row goes
-/// when the one behind it is old enough, since it may not say itself when it was; so the last one stays, which the next
-/// names.
+/// when the one behind it is old enough; so the last one stays, which the next names. One without a time is not old: nobody
+/// knows when it was.
 fn journal(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("let old rows of the journal go");
     let longest = agreed::longest_history(conn)?.unwrap_or_default();
     let old = asked.old().min(before(asked.now, longest));
     let (first, past): (Option<i64>, Option<i64>) = conn
         .prepare_cached(
-            "SELECT min(number), max(number) FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2)
-             WHERE at_ms <= ?1",
+            "SELECT min(number), max(number) FILTER (WHERE at_ms > 0 AND at_ms <= ?1)
+             FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2)",
         )
         .and_then(|mut sql| {
             sql.query_row((old.as_millis(), RETENTION_STEP_MAX + 1), |row| Ok((row.get(0)?, row.get(1)?)))

@@ -21,7 +21,7 @@ use super::column::{get, stored_key};
 use super::vault::{STORE_KEY, Vault, damaged, damaged_because, expected, meta};
 use super::{Sqlite, audit, failed};
 use crate::journal::{Entries, Entry};
-use crate::row::Session;
+use crate::row::{By, Session};
 use crate::{MasterKeys, Rotation, StoreError};
 
 /// Keys wrapped anew by one step: everybody waits for the writer, and each takes some microseconds.
@@ -101,6 +101,8 @@ pub(super) struct InUse {
     pub(super) masters: Masters,
     /// Offered, and not needed by the store yet.
     pub(super) newer: Option<MasterKey>,
+    /// Who wants it.
+    pub(super) newer_by: Option<By>,
     pub(super) side: Side,
 }
 
@@ -115,11 +117,11 @@ impl InUse {
 }
 
 impl MasterKeys for Sqlite {
-    fn offer(&self, newer: MasterKey) {
+    fn offer(&self, newer: MasterKey, by: Option<By>) {
         let mut in_use = self.shared.vault.in_use.write().unwrap_or_else(PoisonError::into_inner);
         // The first one stands: it may be needed already.
         if in_use.newer.is_none() && in_use.masters.iter().all(|key| key.id() != newer.id()) {
-            in_use.newer = Some(newer);
+            (in_use.newer, in_use.newer_by) = (Some(newer), by);
         }
     }
 
@@ -195,7 +197,7 @@ fn begin(conn: &Connection, vault: &Vault, entries: &mut Entries, at: Timestamp)
             )
         })
         .map_err(failed("begin a rotation"))?;
-    entries.push(&Entry::RotationBegun { to: newer.id(), at });
+    entries.push(&Entry::RotationBegun { to: newer.id(), at, by: in_use.newer_by });
     Ok(())
 }
 

@@ -167,7 +167,7 @@ mod tests {
     async fn a_first_answer_that_is_gone_by_now_is_missed_by_its_own_message_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open().await.expect("a session").session;
+        let session = store.open(NOW).await.expect("a session").session;
         let first = vec![message(session, 1, "ann", Some(1)), message(session, 2, "bob", Some(2))];
         _ = store.accept(session, first).await.expect("it accepts");
 

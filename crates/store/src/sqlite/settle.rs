@@ -83,8 +83,7 @@ impl<'c> Settle<'c> {
                 _ => {}
             }
             if done && settlement.record.pauses_lane {
-                let scope = PauseScope::Lane(settlement.record.delivery.lane);
-                journal.push(&Entry::Paused { scope, until: None, by: None });
+                journal.push(&Entry::paused_by_end(settlement));
             }
             settled.push(if done { Settled::Done } else { Settled::Stale });
         }

@@ -115,7 +115,7 @@ impl Vault {
         let id_key = id_key.ok_or_else(|| damaged("the key of public ids"))?;
         let last: u32 = expected(conn, "last_key")?;
         let vault = Self {
-            in_use: RwLock::new(InUse { masters, newer, side: rotation::side(conn)? }),
+            in_use: RwLock::new(InUse { masters, newer, newer_by: None, side: rotation::side(conn)? }),
             lookups: store.lookups(),
             requests: store.idempotency(),
             erasures: store.erasures(),

@@ -256,6 +256,8 @@ fn fitting(waiting: &[Request]) -> usize {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use posthaste_core::time::Timestamp;
+
     use super::*;
     use crate::Outbox;
     use crate::journal::Entries;
@@ -267,7 +269,7 @@ mod tests {
     async fn what_a_caller_asked_for_who_has_left_is_not_begun() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open().await.expect("a session").session;
+        let session = store.open(Timestamp::default()).await.expect("a session").session;
         for (by, done) in [(Asker::Caller, 0), (Asker::Within, 1)] {
             let count = Arc::new(AtomicUsize::new(0));
             let (reply, answer) = oneshot::channel();
@@ -290,7 +292,7 @@ mod tests {
         requests.send(Request::Stop).await.expect("a place");
         requests.closed().await;
         let (reply, answer) = oneshot::channel();
-        place.send(Request::Open { start: None, reply });
+        place.send(Request::Open { at: Timestamp::default(), start: None, reply });
         assert!(answer.await.is_err(), "nobody answers, and that is told");
     }
 }

@@ -15,8 +15,8 @@ use posthaste_store::audit::{Finding, Kept, Report};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Agreed, Archive, Attempt, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox, OwnRetention,
-    Retention, RetentionPhase, RetentionStep, Session, Settlement, Signed,
+    Accepted, Act, Agreed, Archive, Attempt, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox,
+    OwnRetention, Retention, RetentionPhase, RetentionStep, Session, Settlement, Signed,
 };
 
 use super::new_folder;
@@ -33,7 +33,7 @@ struct Filled {
 impl Filled {
     async fn open(path: &Path) -> Self {
         let store = Sqlite::open_folder(path, crate::master_key()).expect("a fresh folder opens");
-        let session = store.open().await.expect("a session begins").session;
+        let session = store.open(day(0)).await.expect("a session begins").session;
         Self { store, session }
     }
 
@@ -54,7 +54,7 @@ impl Filled {
         let lane = Arc::new(endpoint.lane_settings());
         let mut delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, at);
         let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
-        _ = self.store.put_endpoint(self.session, endpoint, None).await.expect("the store takes it");
+        _ = self.store.put_endpoint(self.session, endpoint, None, Act::at(at)).await.expect("the store takes it");
         let message = Message::new(id, tenant, at, "{}");
         let accepted = vec![Accepted::new(message, vec![new])];
         _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
@@ -126,7 +126,7 @@ fn nobody_waits_for_an_audit_at_the_bound_of_the_log() {
     let bounds = Bounds { reserve_bytes: 0, log_bytes: LOG, ..Bounds::default() };
     let filled = runtime.block_on(async {
         let store = Sqlite::open_bounded(folder.path(), crate::master_key(), bounds).expect("a fresh folder opens");
-        let session = store.open().await.expect("a session begins").session;
+        let session = store.open(day(0)).await.expect("a session begins").session;
         Filled { store, session }
     });
     let mut number = 0;

@@ -3,23 +3,22 @@
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::{Key, LaneId};
-use posthaste_core::time::Timestamp;
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 
+use crate::folder::NOW;
 use crate::{master_key, new_folder};
 
 #[tokio::test]
 async fn a_cut_whose_rows_cannot_be_counted_is_in_force_and_fails_nobody() {
     let folder = new_folder();
     let store = Sqlite::open_folder(folder.path(), master_key()).expect("a fresh folder opens");
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
     conn.execute_batch("DROP TABLE queue_count").expect("it is there");
     let scope = Scope::Lane(LaneId::from_raw(3));
-    let at = Timestamp::from_millis(1_760_000_000_000);
-    let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Unsubscribed, at, spared: Vec::new() };
-    assert_eq!(store.cut(session, cut).await.expect("it is in force"), 0);
-    let cuts = store.open().await.expect("the next session").cuts;
+    let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Unsubscribed, at: NOW, spared: Vec::new() };
+    assert_eq!(store.cut(session, cut, None).await.expect("it is in force"), 0);
+    let cuts = store.open(NOW).await.expect("the next session").cuts;
     assert_eq!(cuts.iter().map(|cut| cut.scope).collect::<Vec<_>>(), [scope]);
 }

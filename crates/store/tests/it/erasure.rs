@@ -10,8 +10,8 @@ use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
 use posthaste_store::{
-    Acceptance, Accepted, Archive, Checkpoints, Directory, Endpoint, EndpointPut, Erase, Erasures, Message, Outbox,
-    Session, StoreError, Whom,
+    Acceptance, Accepted, Act, Archive, Checkpoints, Directory, Endpoint, EndpointPut, Erase, Erasures, Message,
+    Outbox, Session, StoreError, Whom,
 };
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ fn later(seconds: i64) -> Timestamp {
 
 async fn open(folder: &Path) -> (Sqlite, Session) {
     let store = Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens");
-    let session = store.open().await.expect("a session begins").session;
+    let session = store.open(NOW).await.expect("a session begins").session;
     (store, session)
 }
 
@@ -237,9 +237,10 @@ async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() 
         let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1), by: None };
         // Who is asked first has the better chance; the key is made anew in every round.
         let (put, erased) = if round % 2 == 0 {
-            tokio::join!(store.put_endpoint(session, endpoint, None), store.erase(session, erase))
+            tokio::join!(store.put_endpoint(session, endpoint, None, Act::at(NOW)), store.erase(session, erase))
         } else {
-            let (erased, put) = tokio::join!(store.erase(session, erase), store.put_endpoint(session, endpoint, None));
+            let (erased, put) =
+                tokio::join!(store.erase(session, erase), store.put_endpoint(session, endpoint, None, Act::at(NOW)));
             (put, erased)
         };
         assert_eq!(put.expect("it is made"), EndpointPut::Done);

@@ -17,7 +17,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
+    Accepted, Act, Archive, Attempt, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
     Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError,
 };
 
@@ -29,19 +29,19 @@ pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 async fn everything_is_found_again_after_a_restart() {
     let folder = new_folder();
     let store = open(folder.path());
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     let id_key = store.id_key();
-    _ = store.put_endpoint(session, endpoint(5), None).await.expect("an endpoint is put");
+    _ = store.put_endpoint(session, endpoint(5), None, Act::at(NOW)).await.expect("an endpoint is put");
     let (waiting, ended) = (message(session, 1), message(session, 3));
     store.accept(session, vec![waiting.clone(), ended.clone()]).await.expect("both are accepted");
     let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
     assert_eq!(settled, [Settled::Done]);
     store.spill(session, vec![id(&waiting)]).await.expect("it is spilled");
     let pause = Pause::new(PauseScope::Tenant(TenantId::from_raw(9)), Some(NOW));
-    store.pause(session, pause.clone()).await.expect("a pause is recorded");
+    store.pause(session, pause.clone(), NOW).await.expect("a pause is recorded");
     let scope = Scope::Lane(LaneId::from_raw(99));
     let cut = Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
-    store.cut(session, cut.clone()).await.expect("a cut is put in force");
+    store.cut(session, cut.clone(), None).await.expect("a cut is put in force");
     let policy = Document {
         kind: DocumentKind::Policy,
         id: Key::from_raw(40),
@@ -50,14 +50,14 @@ async fn everything_is_found_again_after_a_restart() {
         at: NOW,
         body: Bytes::from_static(b"what it says"),
     };
-    assert_eq!(store.file(session, policy.clone(), None).await.expect("a policy is filed"), Filed::Done);
+    assert_eq!(store.file(session, policy.clone(), None, Act::at(NOW)).await.expect("a policy is filed"), Filed::Done);
     drop(store);
 
     let store = open(folder.path());
     assert_eq!(store.id_key(), id_key, "public ids stay readable");
     let before_open = store.accept(session, vec![message(session, 7)]).await;
     assert!(matches!(before_open, Err(StoreError::Fenced { .. })), "a session ends with its process");
-    let start = store.open().await.expect("it opens again");
+    let start = store.open(NOW).await.expect("it opens again");
     assert!(start.session.id > session.id && start.session.writer > session.writer);
     assert_eq!((start.cuts, start.pauses), (vec![cut], vec![pause]));
     assert_eq!(start.spilled, [(LaneId::from_raw(5), Tier::Promotional)]);
@@ -77,7 +77,7 @@ async fn everything_is_found_again_after_a_restart() {
 async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
     let (folder, copy) = (new_folder(), new_folder());
     let store = open(folder.path());
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     for seq in 0..50 {
         store.accept(session, vec![message(session, 1 + seq * 2)]).await.expect("it is accepted");
         let settled = store.settle(session, vec![delivered(session, &message(session, 1 + seq * 2))]).await;
@@ -90,7 +90,7 @@ async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
         fs::copy(folder.path().join(file), copy.path().join(file)).expect("the file is there");
     }
     let survivor = open(copy.path());
-    let start = survivor.open().await.expect("it opens");
+    let start = survivor.open(NOW).await.expect("it opens");
     let query = Query::Left { after: None, before: start.session.writer };
     let left = survivor.page(query, 10, NOW).await.expect("a read").rows;
     assert_eq!(left.iter().map(|row| row.delivery.id).collect::<Vec<_>>(), [id(&last)]);
@@ -159,7 +159,7 @@ fn the_file_is_set_up_as_the_design_measured_it() {
 async fn a_bad_request_fails_alone_and_as_a_whole() {
     let folder = new_folder();
     let store = Arc::new(open(folder.path()));
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
     let mut calls = tokio::task::JoinSet::new();
     for n in 0..40 {
@@ -190,7 +190,7 @@ async fn a_bad_request_fails_alone_and_as_a_whole() {
 async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
     let folder = new_folder();
     let store = open(folder.path());
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     let first = message(session, 1);
     store.accept(session, vec![first.clone()]).await.expect("it is accepted");
     assert_eq!(store.stopped(), None);
@@ -213,7 +213,7 @@ async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
 async fn a_closed_store_answers_that_it_has_stopped() {
     let folder = new_folder();
     let store = open(folder.path());
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
     store.close().await;
     store.close().await;
@@ -221,7 +221,7 @@ async fn a_closed_store_answers_that_it_has_stopped() {
     assert!(matches!(store.accept(session, vec![message(session, 3)]).await, Err(StoreError::Stopped)));
     assert!(matches!(store.message(message(session, 1).message.id).await, Err(StoreError::Stopped)));
     let again = open(folder.path());
-    again.open().await.expect("the folder is free");
+    again.open(NOW).await.expect("the folder is free");
     assert!(again.message(message(session, 1).message.id).await.expect("a read").is_some());
 }
 
@@ -229,7 +229,7 @@ async fn a_closed_store_answers_that_it_has_stopped() {
 async fn a_store_closed_while_nobody_fetches_answers_everybody() {
     let folder = new_folder();
     let store = open(folder.path());
-    let session = store.open().await.expect("a fresh store opens").session;
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
     let large = message(session, 1);
     // As much as may wait for the loop: the next one waits until it is fetched.
     let body = Bytes::from(vec![b'x'; 64 << 20]);

@@ -7,6 +7,7 @@ mod cut;
 mod erasure;
 mod folder;
 mod refused;
+mod retention;
 mod rotation;
 mod space;
 mod tamper;

@@ -38,7 +38,7 @@ async fn accept(store: &Sqlite, session: Session, tenant: u64) {
 
 async fn filled(folder: &Path, key: &MasterKey) -> Session {
     let store = open(folder, &[key]).expect("it opens");
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     for tenant in 1..=TENANTS {
         accept(&store, session, tenant).await;
     }
@@ -81,8 +81,8 @@ async fn everything_opens_after_a_crash_at_every_step_and_nothing_of_the_old_key
     let session = filled(folder.path(), &old).await;
     assert!(wrapped_by(&old, folder.path()) as u64 > TENANTS);
     let store = open(folder.path(), &[&old]).expect("it opens");
-    let now = store.open().await.expect("a session").session;
-    store.offer(copy(&new));
+    let now = store.open(NOW).await.expect("a session").session;
+    store.offer(copy(&new), None);
     let mut steps = 0;
     while store.rotation().await.expect("it reads").is_under_way() {
         store.rotate(now, NOW).await.expect("a step");
@@ -99,7 +99,7 @@ async fn everything_opens_after_a_crash_at_every_step_and_nothing_of_the_old_key
         }
         let again = open(crashed.path(), &[&new, &old]).expect("it opens with both");
         all_open(&again, session).await;
-        let third = again.open().await.expect("a session").session;
+        let third = again.open(NOW).await.expect("a session").session;
         while again.rotation().await.expect("it reads").is_under_way() {
             again.rotate(third, NOW).await.expect("a step");
         }
@@ -123,7 +123,7 @@ async fn a_newer_key_that_is_given_at_the_start_waits_for_the_first_step() {
     let store = open(folder.path(), &[&new, &old]).expect("it opens");
     let offered = store.rotation().await.expect("it reads");
     assert_eq!((offered.newest, offered.offered), (old.id(), Some(new.id())));
-    let now = store.open().await.expect("a session").session;
+    let now = store.open(NOW).await.expect("a session").session;
     accept(&store, now, 7_777).await;
     store.close().await;
     let store = open(folder.path(), &[&old]).expect("nothing needs the newer one yet");
@@ -136,13 +136,13 @@ async fn a_key_that_was_made_before_a_rotation_and_written_after_it_is_wrapped_b
     let (folder, [old, new]) = (tempfile::tempdir().expect("a folder"), [(); 2].map(|()| MasterKey::generate()));
     filled(folder.path(), &old).await;
     let store = open(folder.path(), &[&old]).expect("it opens");
-    let now = store.open().await.expect("a session").session;
+    let now = store.open(NOW).await.expect("a session").session;
     // Refused after its tenant's key was made: a key in memory that is not on the disk.
     let mut twice = Message::new(id(now, 1), TenantId::from_raw(5_000), NOW, "one");
     twice.subject = Some("x".repeat(8));
     let same = || Accepted::new(twice.clone(), Vec::new());
     assert!(store.accept(now, vec![same(), same()]).await.is_err(), "the same id twice");
-    store.offer(copy(&new));
+    store.offer(copy(&new), None);
     while store.rotation().await.expect("it reads").is_under_way() {
         store.rotate(now, NOW).await.expect("a step");
     }

@@ -34,7 +34,7 @@ struct Filled {
 impl Filled {
     async fn open(path: &Path) -> Self {
         let store = Sqlite::open_folder(path, crate::master_key()).expect("a fresh folder opens");
-        let session = store.open().await.expect("a session begins").session;
+        let session = store.open(day(0)).await.expect("a session begins").session;
         Self { store, session, next: 1 }
     }
 

@@ -30,7 +30,7 @@ impl Vandalised {
     async fn new() -> Self {
         let folder = new_folder();
         let store = open(folder.path());
-        let session = store.open().await.expect("a fresh store opens").session;
+        let session = store.open(NOW).await.expect("a fresh store opens").session;
         let vandal = Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
         vandal.execute_batch("PRAGMA ignore_check_constraints = ON").expect("nothing protects it");
         Self { folder, store, session, vandal }

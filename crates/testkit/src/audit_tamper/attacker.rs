@@ -277,7 +277,7 @@ impl Attacker {
     fn anew_added(&mut self) -> Result<(), CannotRun> {
         let mut told = chain::told(&self.rows)?;
         let row = self.covered();
-        told.insert(row, vec![Entry::Opened { session: 99 }]);
+        told.insert(row, vec![Entry::Opened { session: 99, at: Timestamp::default() }]);
         self.put_anew(&told)
     }
 

@@ -14,7 +14,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{
-    Agreed, Archive, Attempt, Checkpoints, Outbox, OwnRetention, PauseScope, Retention, RetentionStep, Session,
+    Act, Agreed, Archive, Attempt, Checkpoints, Outbox, OwnRetention, PauseScope, Retention, RetentionStep, Session,
     Settlement, StoreError, Whom,
 };
 
@@ -56,10 +56,10 @@ pub(super) fn subject() -> Whom {
     Whom::Subject(SUBJECT.to_owned())
 }
 
-/// A copy, open.
-pub(super) async fn open(folder: &Path) -> Result<(Sqlite, Session), CannotRun> {
+/// A copy, open since then.
+pub(super) async fn open(folder: &Path, at: Timestamp) -> Result<(Sqlite, Session), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(at).await?.session;
     Ok((store, session))
 }
 
@@ -74,15 +74,15 @@ impl World {
     pub(super) async fn make() -> Result<Self, CannotRun> {
         let folder = tempfile::Builder::new().prefix("audit-").tempdir_in(shelf()?)?;
         let store = Sqlite::open_folder(folder.path(), master_key())?;
-        let mut session = store.open().await?.session;
+        let mut session = store.open(THEN).await?.session;
         let mut mint = Mint::new(session, 0..LANES, Place::Ready);
         let mut exported = String::new();
         for number in 0..MESSAGES {
+            let at = Timestamp::from_millis(THEN.as_millis() + number * EVERY_MS);
             if number == MESSAGES / 3 {
-                session = store.open().await?.session;
+                session = store.open(at).await?.session;
                 mint = Mint::new(session, 0..LANES, Place::Ready);
             }
-            let at = Timestamp::from_millis(THEN.as_millis() + number * EVERY_MS);
             one_message(&store, session, &mint, number, at).await?;
             if number % SIGNED_EVERY == 0 || number == EXPORTED {
                 let signed = store.sign(session, 1, at).await?;
@@ -132,7 +132,7 @@ async fn one_message(
     let new = accepted.deliveries[0].delivery.clone();
     _ = store.accept(session, vec![accepted]).await?;
     if number % 7 == 0 {
-        store.resume(session, PauseScope::All, None).await?;
+        store.resume(session, PauseScope::All, Act::at(at)).await?;
     }
     if number % 10 == 9 {
         // Stays pending.
@@ -190,7 +190,7 @@ pub(super) struct Retain {
 impl Retain {
     /// By everybody's times, or by others that were agreed with some tenants.
     pub(super) async fn begin(folder: &Path, now: Timestamp, agreed: Agreed) -> Result<Self, CannotRun> {
-        let (store, session) = open(folder).await?;
+        let (store, session) = open(folder, now).await?;
         store.catch_up().await?;
         if !agreed.own.is_empty() {
             // By which it is known whose a delivery was.

@@ -37,7 +37,7 @@ pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = Sqlite::open_folder(&folder.join("large"), master_key())?;
-        let session = store.open().await?.session;
+        let session = store.open(NOW).await?.session;
         let mut producer = Producer { store: &store, session, made: 0 };
         producer.fill(bytes).await?;
         let (mut alone, mut beside) = (Vec::new(), Vec::new());

@@ -27,7 +27,7 @@ use posthaste_engine::replays::AskedReplay;
 use posthaste_engine::target::TargetRules;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, Erasures,
+    Accepted, Act, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, Erasures,
     FirstAnswer, Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep,
     Session, Settlement, SigningSecret, StoreError, Whom,
 };
@@ -149,7 +149,7 @@ impl World {
         let secret = Secret::generate();
         let receivers = Receivers::start(&secret).await?;
         let store = Sqlite::open_folder(data, master_key())?;
-        let session = store.open().await?.session;
+        let session = store.open(SystemClock::new().now()).await?.session;
         if leaves {
             LEAVES.store(true, std::sync::atomic::Ordering::SeqCst);
             store.leave_what_is_deleted(session).await?;
@@ -165,7 +165,7 @@ impl World {
                     secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
                     ..Endpoint::new(*id, tenant, SystemClock::new().now(), url.clone())
                 };
-                _ = store.put_endpoint(session, endpoint, None).await?;
+                _ = store.put_endpoint(session, endpoint, None, Act::at(SystemClock::new().now())).await?;
             }
         }
         let mut world = Self { people, endpoints, receivers };
@@ -181,7 +181,7 @@ impl World {
         let then = Timestamp::from_millis(now.as_millis() - 10 * 24 * 60 * 60 * 1_000);
         for person in &mut self.people.0 {
             let device = EndpointId(Key::new(session.writer, next));
-            _ = store.put_endpoint(session, own_device(person, device, then), None).await?;
+            _ = store.put_endpoint(session, own_device(person, device, then), None, Act::at(then)).await?;
             let id = MessageId(Key::new(session.writer, next + 1));
             next += 3;
             let message = Message {
@@ -232,7 +232,7 @@ impl World {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
             let replay = AskedReplay::new(tenant, ReplayWhat::Listed(ids));
-            node.engine.replay(&replay).await.map_err(|error| CannotRun(error.to_string()))?;
+            node.engine.replay(&replay, None).await.map_err(|error| CannotRun(error.to_string()))?;
         }
         wait("a replay", || arrived(&self.receivers.refuses) > count).await?;
         letters(&node.store, 2 * count + 1).await?;
@@ -366,7 +366,7 @@ impl Node {
     async fn start(data: &Path) -> Result<Self, CannotRun> {
         let store = Arc::new(Sqlite::open_folder(data, master_key())?);
         if LEAVES.load(std::sync::atomic::Ordering::SeqCst) {
-            let session = store.open().await?.session;
+            let session = store.open(SystemClock::new().now()).await?.session;
             store.leave_what_is_deleted(session).await?;
         }
         let loopback = "127.0.0.0/8".parse().map_err(|_| CannotRun("a network".to_owned()))?;

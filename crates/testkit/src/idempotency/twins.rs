@@ -51,7 +51,7 @@ pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(),
 
 async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(SystemClock::new().now()).await?.session;
     let lookup = store.lookups();
     let caller = Arc::new(Caller { store, session, lookup, clock: SystemClock::new(), with });
     let mut arrivals = JoinSet::new();

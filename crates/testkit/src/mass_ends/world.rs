@@ -11,12 +11,12 @@ use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::queue::{Limits, Order, Place, Span};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::clock::SystemClock;
+use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_engine::dispatch::{Answer, Command};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Archive, Count, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session, StoreError,
+    Act, Archive, Count, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session, StoreError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -73,7 +73,7 @@ impl World {
         let lanes: BTreeSet<LaneId> = shape.targets().map(|n| Target(n).lane()).collect();
         let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
         let store = Arc::new(Sqlite::open_folder(folder.path(), master_key())?);
-        let start = store.open().await?;
+        let start = store.open(SystemClock::new().now()).await?;
         let session = start.session;
         put_endpoints(&store, session, OTHERS).await?;
         let counts = Arc::new(Counts {
@@ -225,7 +225,8 @@ impl World {
         filter: DeadLetterFilter,
     ) -> Result<(Duration, Count), CannotRun> {
         let began = Instant::now();
-        let count = self.store.purge_dead_letters(self.session, tenant, filter).await?;
+        let count =
+            self.store.purge_dead_letters(self.session, tenant, filter, Act::at(SystemClock::new().now())).await?;
         Ok((began.elapsed(), count))
     }
 

@@ -73,7 +73,7 @@ impl World {
     fn new(scenario: &Scenario, sender: &Sender) -> Self {
         let disk = MemoryStore::default();
         disk.lock().put_lane(Arc::clone(&sender.lane));
-        let start = disk.lock().open();
+        let start = disk.lock().open(BEGIN);
         let mut world = Self {
             now: BEGIN,
             lane: Arc::clone(&sender.lane),

@@ -63,7 +63,7 @@ impl Filled {
         let folder = tempfile::Builder::new().prefix("tokens-").tempdir_in(seeder::shelf()?)?;
         let now = SystemClock::new().now();
         let store = Sqlite::open_folder(folder.path(), master_key())?;
-        let session = store.open().await?.session;
+        let session = store.open(now).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
         let mint = Mint::new(session, 0..LANES, Place::Ready);
         // One that nobody is told of: the first victims have a neighbour.
@@ -164,7 +164,7 @@ impl Run {
         if trusting {
             store.trust_every_row();
         }
-        let start = store.open().await?;
+        let start = store.open(SystemClock::new().now()).await?;
         let arrived = Arc::new(Mutex::new(BTreeSet::new()));
         let seen = Arc::clone(&arrived);
         let receive = move |send: &posthaste_engine::dispatch::Send, _: &posthaste_store::Message| {

@@ -139,7 +139,7 @@ async fn nodes(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crash
     loop {
         let store = Arc::new(Slow(Arc::clone(&shared)));
         lock(&shared.arrivals).clear();
-        let start = lock(&shared.disk).open();
+        let start = lock(&shared.disk).open(shared.clock.now());
         let session = start.session;
         let mut dice = Rng::with_seed(shared.plan.seed ^ session.id);
         let dice = Box::new(move || Roll(dice.u64(..)));

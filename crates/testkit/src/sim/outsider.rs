@@ -45,8 +45,10 @@ pub(super) fn resume_everything(plan: &Plan) -> impl Iterator<Item = What> {
 /// As the loop is asked for it.
 pub(super) fn command(what: What) -> Command {
     match what {
-        What::Cancel(message) => Command::Cancel(MessageId::from_raw(message)),
-        What::EndLane(lane, upto) => Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed),
+        What::Cancel(message) => Command::Cancel(MessageId::from_raw(message), None),
+        What::EndLane(lane, upto) => {
+            Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed, None)
+        }
         What::Pause(kind, id) => Command::Pause(Pause::new(scope(kind, id), None)),
         What::Resume(kind, id) => Command::Resume(scope(kind, id), None),
         What::Receipt(id) => Command::Receipt(DeliveryId::from_raw(id)),

@@ -95,7 +95,7 @@ impl Pages {
 /// Reads every list there is.
 pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(YOUNG).await?.session;
     let mut pages = Pages::default();
     pending(&store, session, &mut pages).await?;
     dead_letters(&store, &mut pages).await?;
@@ -104,7 +104,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     endpoints(&store, session, &mut pages).await?;
     store.catch_up().await?;
     derived(&store, &mut pages, PAGES).await?;
-    let session = store.open().await?.session;
+    let session = store.open(YOUNG).await?.session;
     seeder::fill(&store, session, &Mint::new(session, 0..super::LANES, Place::Spilled), TAIL).await?;
     derived(&store, &mut pages, 1).await?;
     pages.tell();
@@ -200,7 +200,7 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
         let what = ReplayWhat::Listed(vec![DeliveryId::from_raw(1 << 40 | 5)]);
         NewReplay::new(id, tenant, YOUNG, what)
     };
-    let begun = join_all((0..JOBS).map(|n| store.start_replay(session, replay(n)))).await;
+    let begun = join_all((0..JOBS).map(|n| store.start_replay(session, replay(n), None))).await;
     begun.into_iter().collect::<Result<Vec<_>, _>>()?;
     for query in [JobQuery::Running, JobQuery::FanOuts, JobQuery::ReplaysOf(tenant), JobQuery::Of(tenant)] {
         let mut after = None;

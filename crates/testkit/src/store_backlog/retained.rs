@@ -18,7 +18,7 @@ use crate::seeder::{self, Shape, YOUNG, put_endpoints};
 pub(super) async fn to_fresh(shape: Shape) -> Result<f64, CannotRun> {
     let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(YOUNG).await?.session;
     let (began, full) = (Instant::now(), bytes(folder.path(), "posthaste.db")?);
     let (steps, longest) = retain(&store, session).await?;
     let (took, log) = (began.elapsed(), bytes(folder.path(), "posthaste.db-wal")?);
@@ -57,7 +57,7 @@ async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), Can
 async fn fresh(shape: Shape) -> Result<u64, CannotRun> {
     let folder = tempfile::Builder::new().prefix("run-").tempdir_in(seeder::shelf()?)?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(YOUNG).await?.session;
     put_endpoints(&store, session, shape.targets()).await?;
     seeder::age(&store, session, &shape.mint(session), shape.young()).await?;
     store.close().await;

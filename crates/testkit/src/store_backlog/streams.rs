@@ -15,7 +15,7 @@ use posthaste_core::queue::{Order, Place, Span};
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Archive, Chunk, Count, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor, Jobs, ListOrder, NewDelivery,
+    Act, Archive, Chunk, Count, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor, Jobs, ListOrder, NewDelivery,
     NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Skips, Spread, Sweep,
 };
 
@@ -56,7 +56,7 @@ pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
 
 async fn grown(folder: &Path) -> Result<u64, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
-    let session = store.open().await?.session;
+    let session = store.open(YOUNG).await?.session;
     let ended: Vec<Target> = (0..LANES).step_by(usize::try_from(ONE_IN).expect("a small number")).map(Target).collect();
     store.catch_up().await?;
     let idle = rss::now()?;
@@ -91,7 +91,7 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
     for target in ended {
         let scope = Scope::Lane(target.lane());
         let cut = Cut { scope, upto: EVERYTHING, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new() };
-        store.cut(session, cut).await?;
+        store.cut(session, cut, None).await?;
         loop {
             let rows = store.sweep(session, Sweep::Cut(scope), Vec::new()).await?;
             swept += rows.ended.len();
@@ -99,7 +99,7 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
                 break;
             }
         }
-        store.uncut(session, scope).await?;
+        store.uncut(session, scope, YOUNG).await?;
     }
     Ok(swept)
 }
@@ -143,7 +143,7 @@ fn letters_to(target: &Target) -> DeadLetterFilter {
 async fn replay(store: &Sqlite, session: Session, n: u64, of: &Target) -> Result<u64, CannotRun> {
     let id = JobId(Key::new(session.writer, n));
     let what = ReplayWhat::Found(letters_to(of));
-    let mut job = store.start_replay(session, NewReplay::new(id, of.tenant(), YOUNG, what)).await?;
+    let mut job = store.start_replay(session, NewReplay::new(id, of.tenant(), YOUNG, what), None).await?;
     let mut made = 0;
     let mut first = 1_000_000 * n;
     loop {
@@ -187,7 +187,7 @@ async fn next_lives(
 
 /// Takes back an endpoint's dead letters, and removes them.
 async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, CannotRun> {
-    let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of)).await?;
+    let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of), Act::at(YOUNG)).await?;
     let mut removed = 0;
     loop {
         let swept = store.sweep_dead_letters(session).await?;

@@ -8,6 +8,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::queue::{Order, Span};
 use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query, Start, StoreError};
 
@@ -64,7 +65,7 @@ pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = Sqlite::open_folder(data, master_key())?;
-        let start = store.open().await?;
+        let start = store.open(SystemClock::new().now()).await?;
         let found = findable(&store, &start).await?;
         eprintln!("{} rows are pending after the last start", found.len());
         let (store, found) = (&store, &found);

@@ -74,10 +74,10 @@ pub(super) fn run(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
 
 async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
     let store = Arc::new(Sqlite::open_folder(&folder.join("data"), master_key())?);
-    let start = store.open().await?;
+    let clock = SystemClock::scaled(CLOCK);
+    let start = store.open(clock.now()).await?;
     let session = start.session;
     put_endpoints(&store, session, 0..LANES).await?;
-    let clock = SystemClock::scaled(CLOCK);
     let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
     let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
     let mut dice = fastrand::Rng::with_seed(session.id);

@@ -16,7 +16,9 @@ use super::made::{dead_letters, endpoint, idempotency, new_delivery, pause_scope
 use super::step::{Call, Draft, LANES, Outcome, Step, at};
 use crate::memory::MemoryStore;
 use crate::sqlite::{Bounds, Sqlite};
-use crate::{Acceptance, Accepted, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError};
+use crate::{
+    Acceptance, Accepted, Act, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError,
+};
 use crate::{Agreed, Archive, DeadLetters, Directory, Jobs, Outbox, OwnRetention, Retention, RetentionStep, Sweep};
 use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips, Spread};
 
@@ -51,8 +53,8 @@ impl Both {
         let folder = new_folder();
         let sqlite = open(&folder);
         let memory = MemoryStore::default();
-        let session = memory.open().await.expect("memory opens").session;
-        assert_eq!(sqlite.open().await.expect("it opens").session, session);
+        let session = memory.open(at(0)).await.expect("memory opens").session;
+        assert_eq!(sqlite.open(at(0)).await.expect("it opens").session, session);
         let both = Self {
             memory,
             sqlite: Some(sqlite),
@@ -86,7 +88,7 @@ impl Both {
             Step::Cut { lane, of, cause, spared } => self.cut(lane, of, cause, &spared).await,
             Step::Uncut { lane, of } => {
                 let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
-                ask!(self, uncut(self.session, scope));
+                ask!(self, uncut(self.session, scope, at(0)));
             }
             Step::SweepCut { lane, of, under_way } => {
                 let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
@@ -99,11 +101,11 @@ impl Both {
             Step::Pause { kind, of, until } => {
                 let said = until.map(|until| format!("since {until}"));
                 let pause = Pause { reason: said, ..Pause::new(pause_scope(kind, of), until.map(at)) };
-                ask!(self, pause(self.session, pause.clone()));
+                ask!(self, pause(self.session, pause.clone(), at(0)));
             }
             Step::Resume { kind, of } => {
                 let scope = pause_scope(kind, of);
-                ask!(self, resume(self.session, scope, None));
+                ask!(self, resume(self.session, scope, Act::at(at(0))));
             }
             Step::Remember(breakers) => ask!(self, remember(self.session, breakers.clone())),
             Step::PutEndpoint { lane, secrets, order, call } => {
@@ -123,7 +125,7 @@ impl Both {
             Step::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,
             Step::ChangeJob { of, next } => {
                 let Some(job) = self.job(of) else { return };
-                ask!(self, change_job(self.session, job, next));
+                ask!(self, change_job(self.session, job, next, Act::at(at(0))));
             }
             Step::Open => self.take_over().await,
             Step::Restart => self.restart().await,
@@ -193,7 +195,7 @@ impl Both {
         spared.sort_unstable();
         spared.dedup();
         let cut = Cut { scope, upto: row.id.0, cause, at: at(30 + i64::from(row.attempts)), spared };
-        ask!(self, cut(self.session, cut.clone()));
+        ask!(self, cut(self.session, cut.clone(), None));
     }
 
     async fn sweep(&self, sweep: Sweep, under_way: &[usize]) {
@@ -205,7 +207,7 @@ impl Both {
         let before = self.memory.endpoint(endpoint.id).await.expect("memory reads");
         let endpoint = Endpoint { version: before.map_or(0, |before| before.version + 1), ..endpoint };
         let once = call.map(idempotency);
-        _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone()));
+        _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone(), Act::at(at(0))));
     }
 
     async fn retain(&mut self, days: u64) {
@@ -263,7 +265,7 @@ impl Both {
         let id = JobId(self.message(&[]).message.id.0);
         let replay = NewReplay::new(id, TenantId::from_raw(1), at(2), what);
         self.jobs.push(id);
-        ask!(self, start_replay(self.session, replay.clone()));
+        ask!(self, start_replay(self.session, replay.clone(), None));
     }
 
     async fn chunk(&mut self, of: usize, lanes: &[u64], limit: u32, stale: bool) {
@@ -328,7 +330,15 @@ impl Both {
     }
 
     async fn purge(&self, filter: DeadLetterFilter) {
-        ask!(self, purge_dead_letters(self.session, filter.tenant.unwrap_or(TenantId::from_raw(1)), filter.clone()));
+        ask!(
+            self,
+            purge_dead_letters(
+                self.session,
+                filter.tenant.unwrap_or(TenantId::from_raw(1)),
+                filter.clone(),
+                Act::at(at(0))
+            )
+        );
         ask!(self, sweep_dead_letters(self.session));
     }
 
@@ -389,8 +399,8 @@ impl Both {
     }
 
     async fn begin(&mut self) {
-        let expected = self.memory.open().await.expect("memory opens");
-        let found = self.sqlite().open().await.expect("it opens");
+        let expected = self.memory.open(at(0)).await.expect("memory opens");
+        let found = self.sqlite().open(at(0)).await.expect("it opens");
         let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled, start.breakers);
         self.session = expected.session;
         self.next = 1;

@@ -18,7 +18,10 @@ use crate::row::{Attempt, By, OwnRetention, PauseScope};
 impl Entry {
     pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
         match self {
-            Self::Opened { session } => numbers(bytes, &[0, *session]),
+            Self::Opened { session, at } => {
+                numbers(bytes, &[0, *session]);
+                pack::time(bytes, *at);
+            }
             Self::Accepted { message, tenant, at, digest, subject, correlation, deliveries } => {
                 numbers(bytes, &[1, message.raw(), tenant.raw()]);
                 pack::time(bytes, *at);
@@ -51,36 +54,39 @@ impl Entry {
                     pack_attempt(bytes, attempt);
                 }
             }
-            Self::Cut { scope, upto, cause, at } => {
+            Self::Cut { scope, upto, cause, at, by } => {
                 pack::number(bytes, 5);
                 pack_scope(bytes, *scope);
                 numbers(bytes, &[upto.raw(), number::cause_number(*cause).into()]);
-                pack::time(bytes, *at);
+                pack_act(bytes, *at, *by);
             }
-            Self::Uncut { scope } => {
+            Self::Uncut { scope, at } => {
                 pack::number(bytes, 6);
                 pack_scope(bytes, *scope);
+                pack::time(bytes, *at);
             }
-            Self::Paused { scope, until, by } => {
+            Self::Paused { scope, until, at, by } => {
                 pack::number(bytes, 7);
                 pack_pause(bytes, *scope);
-                pack_by(bytes, *by);
+                pack_act(bytes, *at, *by);
                 if let Some(until) = until {
                     pack::time(bytes, *until);
                 }
             }
-            Self::Resumed { scope, by } => {
+            Self::Resumed { scope, at, by } => {
                 pack::number(bytes, 8);
                 pack_pause(bytes, *scope);
-                pack_by(bytes, *by);
+                pack_act(bytes, *at, *by);
             }
-            Self::Reset { of, how, by } => {
+            Self::Reset { of, how, at, by } => {
                 let (kind, id) = number::breaker_columns(*of);
                 numbers(bytes, &[20, kind.into(), id.cast_unsigned(), u64::from(*how == Reset::Force)]);
-                pack_by(bytes, *by);
+                pack_act(bytes, *at, *by);
             }
-            Self::Endpoint { endpoint, tenant, status } => {
-                numbers(bytes, &[9, endpoint.raw(), tenant.raw(), number::status_number(*status).into()]);
+            Self::Endpoint { endpoint, tenant, deed, status, at, by } => {
+                let (deed, status) = (number::deed_number(*deed).into(), number::status_number(*status).into());
+                numbers(bytes, &[9, endpoint.raw(), tenant.raw(), deed, status]);
+                pack_act(bytes, *at, *by);
             }
             Self::Spread { job, tenant, at, deliveries } => {
                 numbers(bytes, &[10, job.raw(), tenant.raw()]);
@@ -91,10 +97,17 @@ impl Entry {
                     numbers(bytes, &[delivery.raw(), back, lane.raw(), number::tier_number(*tier).into()]);
                 }
             }
-            Self::Job { job, tenant, state } => {
+            Self::Job { job, tenant, state, replay, at, by } => {
                 numbers(bytes, &[11, job.raw(), tenant.raw(), number::job_state_number(*state).into()]);
+                pack_act(bytes, *at, *by);
+                if let Some(asked) = replay {
+                    pack::time(bytes, *asked);
+                }
             }
-            Self::Purged { tenant, upto } => numbers(bytes, &[12, tenant.raw(), *upto]),
+            Self::Purged { tenant, upto, at, by } => {
+                numbers(bytes, &[12, tenant.raw(), *upto]);
+                pack_act(bytes, *at, *by);
+            }
             Self::Retained { phase, upto, removed, before, at, tenant } => {
                 numbers(bytes, &[13, number::phase_number(*phase).into(), *upto, *removed]);
                 pack::time(bytes, *before);
@@ -111,9 +124,9 @@ impl Entry {
                     pack::number(bytes, kept.map_or(0, millis));
                 }
             }
-            Self::RotationBegun { to, at } => {
+            Self::RotationBegun { to, at, by } => {
                 numbers(bytes, &[14, to.raw().into()]);
-                pack::time(bytes, *at);
+                pack_act(bytes, *at, *by);
             }
             Self::RotationEnded { to, rewrapped, at } => {
                 numbers(bytes, &[15, to.raw().into(), *rewrapped]);
@@ -144,12 +157,15 @@ impl Entry {
                 numbers(bytes, &[17, *announced, *messages, *deliveries]);
                 pack::time(bytes, *at);
             }
-            Self::Document { kind, id, tenant, removed } => {
-                let kind = number::document_number(*kind).into();
-                numbers(bytes, &[18, kind, id.raw(), tenant.raw(), u64::from(*removed)]);
+            Self::Document { kind, id, tenant, made, deed, at, by } => {
+                let (kind, deed) = (number::document_number(*kind).into(), number::deed_number(*deed).into());
+                numbers(bytes, &[18, kind, id.raw(), tenant.raw(), deed]);
+                pack::time(bytes, *made);
+                pack_act(bytes, *at, *by);
             }
-            Self::Secret { endpoint, tenant, act } => {
+            Self::Secret { endpoint, tenant, act, at, by } => {
                 numbers(bytes, &[19, endpoint.raw(), tenant.raw(), number::secret_act_number(*act).into()]);
+                pack_act(bytes, *at, *by);
             }
         }
     }
@@ -157,7 +173,7 @@ impl Entry {
     pub(in crate::journal) fn unpack(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = Unpack(bytes);
         let entry = match rest.number()? {
-            0 => Self::Opened { session: rest.number()? },
+            0 => Self::Opened { session: rest.number()?, at: rest.time()? },
             1 => unpack_accepted(&mut rest)?,
             2 => Self::Attempted { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
             3 => Self::Late { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
@@ -167,31 +183,45 @@ impl Entry {
                 upto: Key::from_raw(rest.number()?),
                 cause: number::stored_cause(rest.small()?)?,
                 at: rest.time()?,
+                by: by(&mut rest)?,
             },
-            6 => Self::Uncut { scope: scope(&mut rest)? },
+            6 => Self::Uncut { scope: scope(&mut rest)?, at: rest.time()? },
             7 => Self::Paused {
                 scope: pause(&mut rest)?,
+                at: rest.time()?,
                 by: by(&mut rest)?,
                 until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
             },
-            8 => Self::Resumed { scope: pause(&mut rest)?, by: by(&mut rest)? },
+            8 => Self::Resumed { scope: pause(&mut rest)?, at: rest.time()?, by: by(&mut rest)? },
             20 => Self::Reset {
                 of: number::stored_breaker(rest.small()?, rest.number()?.cast_signed())?,
                 how: if rest.number()? == 0 { Reset::Probe } else { Reset::Force },
+                at: rest.time()?,
                 by: by(&mut rest)?,
             },
             9 => Self::Endpoint {
                 endpoint: EndpointId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
+                deed: number::stored_deed(rest.small()?)?,
                 status: number::stored_status(rest.small()?)?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
             },
             10 => unpack_spread(&mut rest)?,
             11 => Self::Job {
                 job: JobId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
                 state: number::stored_job_state(rest.small()?)?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
+                replay: if rest.0.is_empty() { None } else { Some(rest.time()?) },
             },
-            12 => Self::Purged { tenant: TenantId::from_raw(rest.number()?), upto: rest.number()? },
+            12 => Self::Purged {
+                tenant: TenantId::from_raw(rest.number()?),
+                upto: rest.number()?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
+            },
             13 => Self::Retained {
                 phase: number::stored_phase(rest.small()?)?,
                 upto: rest.number()?,
@@ -205,7 +235,9 @@ impl Entry {
                 at: rest.time()?,
                 own: OwnRetention { payload: kept(&mut rest)?, history: kept(&mut rest)? },
             },
-            14 => Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()? },
+            14 => {
+                Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()?, by: by(&mut rest)? }
+            }
             15 => Self::RotationEnded {
                 to: MasterKeyId::from_raw(rest.small()?),
                 rewrapped: rest.number()?,
@@ -228,12 +260,17 @@ impl Entry {
                 endpoint: EndpointId::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
                 act: number::stored_secret_act(rest.small()?)?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
             },
             18 => Self::Document {
                 kind: number::stored_document(rest.small()?)?,
                 id: Key::from_raw(rest.number()?),
                 tenant: TenantId::from_raw(rest.number()?),
-                removed: rest.small::<u8>()? != 0,
+                deed: number::stored_deed(rest.small()?)?,
+                made: rest.time()?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
             },
             unknown => return Err(damaged(&format!("an entry of kind {unknown}"))),
         };
@@ -337,6 +374,12 @@ fn pack_pause(bytes: &mut Vec<u8>, scope: PauseScope) {
 
 fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
     number::stored_pause_scope(rest.small()?, rest.number()?.cast_signed())
+}
+
+/// When, and who.
+fn pack_act(bytes: &mut Vec<u8>, at: Timestamp, by: Option<By>) {
+    pack::time(bytes, at);
+    pack_by(bytes, by);
 }
 
 fn pack_by(bytes: &mut Vec<u8>, by: Option<By>) {

@@ -253,9 +253,9 @@ const PAUSED_BECAUSE: &str = "restored from a backup: the original may still be 
 
 /// Erases again, says in the journal that it is paused, and what it would send.
 async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<WouldSend>, ErasedAgain), NotCopied> {
-    let session = store.open().await?.session;
+    let session = store.open(now).await?.session;
     let reason = Some(PAUSED_BECAUSE.to_owned());
-    store.pause(session, Pause { reason, ..Pause::new(PauseScope::All, None) }).await?;
+    store.pause(session, Pause { reason, ..Pause::new(PauseScope::All, None) }, now).await?;
     let again = if list.is_empty() { ErasedAgain::default() } else { store.erase_again(session, list, now).await? };
     let ids = IdKey::from_bytes(store.id_key());
     let would_send = store.readers.read(move |conn| would_send(conn, &ids, now)).await?;

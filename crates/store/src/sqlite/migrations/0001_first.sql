@@ -222,7 +222,7 @@ CREATE TABLE dead_cut (
 -- What happened, in the order it became durable: one row a group commit, linked by `before`.
 CREATE TABLE journal (
   number INTEGER PRIMARY KEY,
-  at_ms INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,                    -- of the latest thing in it or before it
   packed BLOB NOT NULL,
   root BLOB NOT NULL CHECK (length(root) = 32),          -- of the tree over the entries
   before BLOB NOT NULL CHECK (length(before) = 32)       -- hash of the row before

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::conformance::master_key_of_tests;
 use crate::row::{
-    Acceptance, Accepted, Document, DocumentKind, Erase, Filed, FirstAnswer, Idempotency, KeyHash, Message, Session,
-    Whom,
+    Acceptance, Accepted, Act, Document, DocumentKind, Erase, Filed, FirstAnswer, Idempotency, KeyHash, Message,
+    Session, Whom,
 };
 use crate::sqlite::Sqlite;
 use crate::sqlite::accept::Found;
@@ -18,6 +18,7 @@ use crate::sqlite::request::Request;
 use crate::{Archive, Erasures, Outbox, Register};
 
 const TENANT: TenantId = TenantId::from_raw(7);
+const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
 fn open(folder: &TempDir) -> Sqlite {
     Sqlite::open_folder(folder.path(), master_key_of_tests()).expect("the folder opens")
@@ -26,7 +27,7 @@ fn open(folder: &TempDir) -> Sqlite {
 fn message(session: Session, number: u64, subject: Option<&str>) -> Accepted {
     let id = MessageId(Key::new(session.writer, number));
     let subject = subject.map(str::to_owned);
-    let message = Message { subject, ..Message::new(id, TENANT, Timestamp::from_millis(1), "a body") };
+    let message = Message { subject, ..Message::new(id, TENANT, NOW, "a body") };
     Accepted::new(message, Vec::new())
 }
 
@@ -42,7 +43,7 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
     let mut read = Vec::new();
     for start in 1..=3 {
         let store = Arc::new(open(&folder));
-        let session = store.open().await.expect("a session").session;
+        let session = store.open(NOW).await.expect("a session").session;
         let mut at_once = JoinSet::new();
         for number in 1..=8 {
             let (store, accepted) = (Arc::clone(&store), message(session, number, Some("user-42")));
@@ -65,7 +66,7 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
 async fn a_batch_of_a_tenant_that_nobody_knows_yet_is_sealed_and_reads_back_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     let batch: Vec<Accepted> = (1..=100).map(|number| message(session, number, Some("user-42"))).collect();
     let accepted = store.accept(session, batch).await.expect("it accepts");
     assert_eq!(accepted, vec![Acceptance::Fresh; 100]);
@@ -82,7 +83,7 @@ async fn a_batch_of_a_tenant_that_nobody_knows_yet_is_sealed_and_reads_back_in_o
 async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
     let answer = FirstAnswer { status: 202, body: Bytes::from_static(b"it is promised") };
     let keyed = |number| {
@@ -131,7 +132,7 @@ fn connection(folder: &TempDir) -> Connection {
 async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let make = |tenant| vault.find_or_make(&conn, vault.view(), tenant, None).expect("it is made");
@@ -147,7 +148,7 @@ async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_di
 async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let subject = vault.subject(TENANT, "user-42");
     let make = |tenant, subject| vault.find_or_make(&conn, vault.view(), tenant, subject).expect("it is made");
@@ -166,12 +167,12 @@ async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_
 async fn whatever_writes_a_key_down_it_is_known_to_be_on_the_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     for number in 1..=50 {
         let (kind, tenant) = (DocumentKind::Tenant, TenantId::from_raw(number));
-        let (at, body) = (Timestamp::from_millis(1), Bytes::from_static(b"{}"));
+        let (at, body) = (NOW, Bytes::from_static(b"{}"));
         let document = Document { kind, id: tenant.0, tenant, name: None, at, body };
-        assert_eq!(store.file(session, document, None).await.expect("it is filed"), Filed::Done);
+        assert_eq!(store.file(session, document, None, Act::at(NOW)).await.expect("it is filed"), Filed::Done);
     }
     assert_eq!(store.shared.vault.read().unwritten.len(), 0);
     store.close().await;
@@ -182,7 +183,7 @@ async fn whatever_writes_a_key_down_it_is_known_to_be_on_the_disk() {
 async fn who_sees_keys_of_an_earlier_moment_than_an_erasure_is_told_to_look_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
@@ -207,7 +208,7 @@ async fn who_sees_keys_of_an_earlier_moment_than_an_erasure_is_told_to_look_agai
 async fn nobody_is_given_a_second_key_by_who_does_not_see_the_first() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    let session = store.open().await.expect("a session").session;
+    let session = store.open(NOW).await.expect("a session").session;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
     let moment = conn.unchecked_transaction().expect("a read begins");

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Acceptance, Accepted, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement,
-    Start, StoreError, Sweep, SweptRows,
+    Acceptance, Accepted, Act, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled,
+    Settlement, Start, StoreError, Sweep, SweptRows,
 };
 use tokio::time::sleep;
 
@@ -36,8 +36,8 @@ impl Slow {
 }
 
 impl Outbox for Slow {
-    async fn open(&self) -> Result<Start, StoreError> {
-        Ok(lock(&self.0.disk).open())
+    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+        Ok(lock(&self.0.disk).open(at))
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
@@ -76,30 +76,30 @@ impl Outbox for Slow {
         Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
     }
 
-    async fn cut(&self, session: Session, cut: Cut) -> Result<u64, StoreError> {
-        self.slowly(|memory| memory.cut(session, cut)).await
+    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+        self.slowly(|memory| memory.cut(session, cut, by)).await
     }
 
     async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
         self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
     }
 
-    async fn uncut(&self, session: Session, scope: Scope) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.uncut(session, scope)).await
+    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.uncut(session, scope, at)).await
     }
 
-    async fn pause(&self, session: Session, pause: Pause) -> Result<(), StoreError> {
+    async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
         let _in_order = self.0.pauses.lock().await;
-        self.slowly(|memory| memory.pause(session, pause)).await
+        self.slowly(|memory| memory.pause(session, pause, at)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, by: Option<By>) -> Result<(), StoreError> {
+    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
         let _in_order = self.0.pauses.lock().await;
-        self.slowly(|memory| memory.resume(session, scope, by)).await
+        self.slowly(|memory| memory.resume(session, scope, act)).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, by: Option<By>) -> Result<(), StoreError> {
-        self.slowly(|memory| memory.reset(session, of, how, by)).await
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.reset(session, of, how, act)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {

@@ -196,7 +196,7 @@ impl World<'_> {
     }
 
     pub(super) fn restart(&mut self) {
-        let start = self.disk.lock().open();
+        let start = self.disk.lock().open(Timestamp::from_millis(self.now + self.wall_offset));
         let session = start.session;
         let anchor = Anchor::new(Timestamp::from_millis(self.now + self.wall_offset), elapsed(self.now));
         let dispatch = Dispatch::new(self.plan.limits, session);

@@ -1,0 +1,226 @@
+//! What an entry of the journal is about, in ids and a few words: what an operator reads.
+//!
+//! Nothing here is more than the journal has: ids, causes and counts, no names and no addresses.
+
+use std::time::Duration;
+
+use posthaste_core::cut::Scope;
+use posthaste_core::flow::SharedGate;
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::queue::{BreakerOf, Reset};
+use posthaste_core::state::State as Life;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::Kind as IdKind;
+use posthaste_store::journal::{Entry, ErasedWhom};
+use posthaste_store::{
+    Deed, DocumentKind, EndpointStatus, JobState, OPERATOR, OwnRetention, PauseScope, RetentionPhase, SecretAct,
+};
+
+use crate::duration;
+
+/// What an entry is about.
+#[derive(Default)]
+pub(super) struct About {
+    pub(super) tenant: Option<TenantId>,
+    pub(super) endpoint: Option<EndpointId>,
+    pub(super) message: Option<MessageId>,
+    pub(super) delivery: Option<DeliveryId>,
+    /// What it is about where that is none of these.
+    pub(super) named: Option<Named>,
+    pub(super) what: Option<String>,
+}
+
+/// Something that has an id of its own.
+pub(super) enum Named {
+    /// Of this kind, with this key, made then.
+    Made(IdKind, Key, Timestamp),
+    /// A policy, which is known by its name.
+    Policy(Key),
+    /// A gate that endpoints share.
+    Gate(SharedGate),
+}
+
+impl About {
+    fn of(tenant: TenantId) -> Self {
+        Self { tenant: Some(tenant).filter(|tenant| *tenant != OPERATOR), ..Self::default() }
+    }
+
+    fn lane(lane: LaneId) -> Self {
+        Self { endpoint: Some(lane.endpoint()), ..Self::default() }
+    }
+
+    fn endpoint(endpoint: EndpointId, tenant: TenantId) -> Self {
+        Self { endpoint: Some(endpoint), ..Self::of(tenant) }
+    }
+
+    fn named(self, named: Named) -> Self {
+        Self { named: Some(named), ..self }
+    }
+
+    fn saying(self, what: impl Into<String>) -> Self {
+        Self { what: Some(what.into()), ..self }
+    }
+}
+
+pub(super) fn about(entry: &Entry) -> About {
+    match entry {
+        Entry::Opened { session, .. } => About::default().saying(format!("session {session}")),
+        Entry::Accepted { message, tenant, deliveries, .. } => {
+            About { message: Some(*message), ..About::of(*tenant) }.saying(format!("{} deliveries", deliveries.len()))
+        }
+        Entry::Attempted { lane, attempt, .. } | Entry::Late { lane, attempt, .. } => {
+            About::lane(*lane).saying(attempt.cause.code())
+        }
+        Entry::Ended { delivery, message, lane, state, .. } => {
+            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying(end(state))
+        }
+        Entry::Cut { scope, cause, .. } => cut(*scope).saying(cause.code()),
+        Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
+        Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
+        Entry::Reset { of, how, .. } => reset(*of, *how),
+        Entry::Endpoint { endpoint, tenant, deed, status, .. } => {
+            About::endpoint(*endpoint, *tenant).saying(endpoint_is(*deed, *status))
+        }
+        Entry::Secret { endpoint, tenant, act, .. } => About::endpoint(*endpoint, *tenant).saying(match act {
+            SecretAct::Shown => "shown",
+            SecretAct::Rotated => "rotated",
+        }),
+        Entry::Spread { tenant, deliveries, .. } => {
+            About::of(*tenant).saying(format!("{} deliveries", deliveries.len()))
+        }
+        Entry::Job { job, tenant, state, replay, at, .. } => match replay {
+            Some(asked) => {
+                let named = Named::Made(IdKind::Replay, job.0, *asked);
+                About::of(*tenant).named(named).saying(format!("replay {}", job_is(*state, asked == at)))
+            }
+            None => {
+                let about = About { message: Some(MessageId(job.0)), ..About::of(*tenant) };
+                about.saying(format!("fan-out {}", job_is(*state, false)))
+            }
+        },
+        Entry::Purged { tenant, .. } => About::of(*tenant).saying("dead letters taken back"),
+        Entry::Retained { phase, removed, tenant, .. } => {
+            About { tenant: *tenant, ..About::default() }.saying(format!("{removed} {}", let_go(*phase)))
+        }
+        Entry::Agreed { tenant, own, .. } => About::of(*tenant).saying(agreed(*own)),
+        Entry::Document { kind, id, tenant, made, deed, .. } => {
+            let (word, named) = match kind {
+                DocumentKind::Tenant => ("tenant", Named::Made(IdKind::Tenant, *id, *made)),
+                DocumentKind::ApiKey => ("API key", Named::Made(IdKind::Key, *id, *made)),
+                DocumentKind::Policy => ("policy", Named::Policy(*id)),
+            };
+            About::of(*tenant).named(named).saying(format!("{word} {}", document_is(*kind, *deed)))
+        }
+        Entry::Erased { tenant, whom, .. } => About::of(*tenant).saying(match whom {
+            ErasedWhom::Tenant => "the tenant",
+            ErasedWhom::Subject(_) => "a subject",
+        }),
+        Entry::ErasureDone { announced, .. } => About::default().saying(format!("announced by row {announced}")),
+        Entry::Exported { tenant, .. } => About::of(*tenant).saying("a subject"),
+        Entry::RotationBegun { to, .. } | Entry::RotationEnded { to, .. } => {
+            About::default().saying(format!("to master key {to}"))
+        }
+    }
+}
+
+fn end(state: &Life) -> String {
+    let name = state.phase().name();
+    match state {
+        Life::Dead { cause, .. } | Life::Cancelled { cause, .. } => format!("{name}: {}", cause.code()),
+        _ => name.to_owned(),
+    }
+}
+
+/// What a cut ends.
+fn cut(scope: Scope) -> About {
+    match scope {
+        Scope::Message(message) => About { message: Some(message), ..About::default() },
+        Scope::Lane(lane) => About::lane(lane),
+    }
+}
+
+/// What is held, or was.
+fn paused(scope: PauseScope) -> About {
+    match scope {
+        PauseScope::All => About::default().saying("everything"),
+        PauseScope::Tenant(tenant) => About::of(tenant).saying("a tenant"),
+        PauseScope::Lane(lane) => About::lane(lane).saying("an endpoint"),
+        PauseScope::Origin(origin) => {
+            About::default().named(Named::Gate(SharedGate::Origin(origin))).saying("an origin")
+        }
+    }
+}
+
+/// Which breaker, and how it was reset.
+fn reset(of: BreakerOf, how: Reset) -> About {
+    let about = match of {
+        BreakerOf::Lane(lane) => About::lane(lane),
+        BreakerOf::Shared(gate) => About::default().named(Named::Gate(gate)),
+    };
+    about.saying(match how {
+        Reset::Probe => "a probe goes first",
+        Reset::Force => "closed at once",
+    })
+}
+
+fn endpoint_is(deed: Deed, status: EndpointStatus) -> &'static str {
+    match (deed, status) {
+        (Deed::Removed, _) | (_, EndpointStatus::Deleted) => "deleted",
+        (Deed::Made, _) => "made",
+        (Deed::Changed, EndpointStatus::Active) => "changed",
+        (Deed::Changed, EndpointStatus::Gone) => "gone",
+        (Deed::Changed, EndpointStatus::Disabled(_)) => "disabled by its receiver",
+    }
+}
+
+/// What became of a job; one that runs was begun, or goes on.
+fn job_is(state: JobState, is_new: bool) -> &'static str {
+    match state {
+        JobState::Running if is_new => "begun",
+        JobState::Running => "resumed",
+        JobState::Paused => "paused",
+        JobState::Done => "done",
+        JobState::Cancelled => "cancelled",
+    }
+}
+
+fn document_is(kind: DocumentKind, deed: Deed) -> &'static str {
+    match (deed, kind) {
+        (Deed::Made, _) => "made",
+        (Deed::Changed, _) => "changed",
+        (Deed::Removed, DocumentKind::ApiKey) => "revoked",
+        (Deed::Removed, _) => "removed",
+    }
+}
+
+/// What retention lets go.
+fn let_go(phase: RetentionPhase) -> &'static str {
+    match phase {
+        RetentionPhase::Pending => "deliveries",
+        RetentionPhase::Messages | RetentionPhase::Kept => "messages",
+        RetentionPhase::History => "outcomes",
+        RetentionPhase::Jobs => "jobs",
+        RetentionPhase::Keys => "idempotency keys",
+        RetentionPhase::Journal => "rows of this trail",
+        RetentionPhase::Space => "pages of the file",
+    }
+}
+
+fn agreed(own: OwnRetention) -> String {
+    let kept = |kept: Option<Duration>| kept.map_or("as everybody's".to_owned(), duration::write);
+    format!("payload kept {}, history {}", kept(own.payload), kept(own.history))
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_store::journal::Kind;
+
+    #[test]
+    fn every_kind_has_its_line_in_the_documentation_and_no_line_is_of_another() {
+        let page = include_str!("../../../../../docs/audit.md");
+        let table = page.split_once("| `kind` | tells that |").expect("docs/audit.md has the table of kinds").1;
+        let lines = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
+        let told: Vec<&str> = lines.filter_map(|line| line[3..].split('`').next()).collect();
+        assert_eq!(told, Kind::ALL.map(Kind::name));
+    }
+}

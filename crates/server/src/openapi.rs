@@ -56,6 +56,8 @@ pub struct Operation {
     pub is_keyed: bool,
     /// Whether a tenant's quota bounds it.
     pub is_limited: bool,
+    /// Whether only so many of a tenant's go on at once.
+    pub is_bounded: bool,
     /// Whether what is there may stand in its way.
     pub may_conflict: bool,
 }
@@ -108,6 +110,7 @@ impl Operation {
             answers: &[],
             is_keyed: false,
             is_limited: false,
+            is_bounded: false,
             may_conflict: false,
         }
     }
@@ -155,6 +158,11 @@ impl Operation {
     /// It is refused beyond a tenant's quota.
     pub const fn limited(self) -> Self {
         Self { is_limited: true, ..self }
+    }
+
+    /// It is refused while as many of a tenant's go on as may.
+    pub const fn bounded(self) -> Self {
+        Self { is_bounded: true, ..self }
     }
 
     /// It is refused where what is there stands in its way.

@@ -60,8 +60,8 @@ async fn origin<S: Store, C: Clock>(
     let (BreakerOf::Lane(_) | BreakerOf::Shared(SharedGate::Origin(_)), Some((lane, _))) = (of, lanes.first()) else {
         return Ok(None);
     };
-    let known = api.engine.endpoint_once(Sees::All, lane.endpoint()).await?;
-    Ok(known.and_then(|known| api.engine.origin(&known.url)).map(|(written, _)| written))
+    let known = api.engine.endpoint(Sees::All, lane.endpoint()).await?;
+    Ok(known.and_then(|known| Some(known.target.as_ref()?.origin().to_string())))
 }
 
 /// `POST /v1/breakers/{id}/reset`: a probe goes first; `{"force": true}` closes it at once.

@@ -197,7 +197,7 @@ fn refusals(one: &Operation) -> Vec<u16> {
         (409, one.is_keyed || one.may_conflict),
         (413, has_body),
         (422, one.is_keyed),
-        (429, one.is_limited),
+        (429, one.is_limited || one.is_bounded),
         (503, one.scope.is_some()),
     ];
     said.into_iter().filter(|(_, is_so)| *is_so).map(|(status, _)| status).collect()

@@ -97,6 +97,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .scope("replay")
     .takes(&NEW)
     .keyed()
+    .bounded()
     .answers(&[answer(202, "It has begun.", &SHOWN), answer(200, "A dry run: how many there are.", &COUNTED)]),
     Operation::get("/v1/replays", "Lists replays")
         .scope("read")
@@ -112,11 +113,11 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "It makes nothing until it is resumed.",
         &SHOWN,
     )]),
-    Operation::post("/v1/replays/{id}/resume", "Lets a replay go on").scope("replay").conflicts().answers(&[answer(
-        200,
-        "It goes on where it was.",
-        &SHOWN,
-    )]),
+    Operation::post("/v1/replays/{id}/resume", "Lets a replay go on")
+        .scope("replay")
+        .conflicts()
+        .bounded()
+        .answers(&[answer(200, "It goes on where it was.", &SHOWN)]),
     Operation::post("/v1/replays/{id}/cancel", "Ends a replay").scope("replay").conflicts().answers(&[answer(
         200,
         "It makes nothing more; what it made stays.",

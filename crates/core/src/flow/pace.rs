@@ -23,7 +23,7 @@ const CEILING: (u64, u64) = (3, 2);
 const QUICK: (u64, u64) = (13, 10);
 const SLOW: (u64, u64) = (101, 100);
 /// Growth ends here, as a share of what it has shown it can take.
-const MOST: (u64, u64) = (5, 3);
+const MOST: (u64, u64) = (11, 6);
 /// A receiver that was given the most for so long, and took it well, has shown that it can take it.
 /// Without that a long backlog would take longer to drain than it took to grow.
 const SHOWN_AFTER: Duration = Duration::from_secs(120);
@@ -160,9 +160,9 @@ impl Pace {
     }
 }
 
-/// A tenth of a second's worth may go at once: what came a moment late is not lost.
+/// A twentieth of a second's worth may go at once: what came a moment late is not lost.
 fn limit(rate: u64) -> Rate {
-    Rate::milli(rate).with_burst(u32::try_from(rate / 10_000).unwrap_or(u32::MAX))
+    Rate::milli(rate).with_burst(u32::try_from(rate / 20_000).unwrap_or(u32::MAX))
 }
 
 /// When so many will have gone at this rate, beside so much fresh work (both in thousandths a
@@ -225,15 +225,15 @@ mod tests {
         }
         let in_a_second = |from: &Timestamp| sent.iter().filter(|at| *at >= from && at.since(*from) < STEP).count();
         let peak = sent.iter().map(in_a_second).max();
-        assert!(peak.is_some_and(|peak| (50..60).contains(&peak)), "{peak:?}");
+        assert!(peak.is_some_and(|peak| (55..60).contains(&peak)), "{peak:?}");
     }
 
     #[test]
     fn a_receiver_that_took_the_most_for_two_minutes_has_shown_that_it_can() {
         let rates = well_for(&mut Pace::recovering(NOW, 30_000), NOW, 200);
-        let reached = rates.iter().position(|rate| *rate == 50_000).expect("it grows");
-        assert!(rates[reached..=reached + 120].iter().all(|rate| *rate == 50_000), "{rates:?}");
-        assert!(rates[reached + 121] > 50_000, "{rates:?}");
+        let reached = rates.iter().position(|rate| *rate == 55_000).expect("it grows");
+        assert!(rates[reached..=reached + 120].iter().all(|rate| *rate == 55_000), "{rates:?}");
+        assert!(rates[reached + 121] > 55_000, "{rates:?}");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         let mut pace = Pace::recovering(NOW, 30_000);
         well_for(&mut pace, NOW, 100);
         pace.answered(NOW + seconds(101), Answer::Slowly);
-        assert_eq!(well_for(&mut pace, NOW + seconds(101), 120).iter().max(), Some(&50_000));
+        assert_eq!(well_for(&mut pace, NOW + seconds(101), 120).iter().max(), Some(&55_000));
     }
 
     #[test]

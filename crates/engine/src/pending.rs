@@ -129,7 +129,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             && *looked == Looked::Never
         {
             *looked = Looked::Once;
-            self.count_pending(tenant, &known, counts).await?;
+            // Boxed, as it is rare: every request that is accepted holds room for what it may wait for.
+            Box::pin(self.count_pending(tenant, &known, counts)).await?;
             room = known.take(most, deliveries as u64);
         }
         room.map_err(|full| NotAccepted::NoRoom { pending: full.pending })

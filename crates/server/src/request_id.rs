@@ -17,9 +17,10 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
-    /// Carries a request out under its number.
-    pub(crate) async fn scope<F: Future>(self, request: F) -> F::Output {
-        CURRENT.scope(self, request).await
+    /// Carries a request out under its number. Not an `async fn`: that would hold the request's future twice, and every
+    /// connection has one.
+    pub(crate) fn scope<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
+        CURRENT.scope(self, request)
     }
 }
 

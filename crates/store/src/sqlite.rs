@@ -385,7 +385,7 @@ impl Outbox for Sqlite {
             })
             .await?;
         // From here on it is done, whatever cannot be read.
-        Ok(self.open_answers(told.pass_on(), keyed).await)
+        Ok(Box::pin(self.open_answers(told.pass_on(), keyed)).await)
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {

@@ -51,7 +51,8 @@ impl Sqlite {
             }
             let vault = &self.shared.vault;
             let whose = messages.iter().flat_map(|accepted| vault.keys_needed(&accepted.message)).collect();
-            in_hand.extend(self.keys_of(whose).await?);
+            // Boxed, as it is rare: every request that is accepted holds room for what it may wait for.
+            in_hand.extend(Box::pin(self.keys_of(whose)).await?);
         }
         Err(StoreError::Busy)
     }

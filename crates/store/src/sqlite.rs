@@ -68,6 +68,7 @@ mod seals;
 mod settle;
 mod show;
 mod signed;
+mod spacing;
 mod sweep;
 mod thread;
 mod token;

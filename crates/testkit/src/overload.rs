@@ -28,9 +28,6 @@ const LASTS_QUICK: Duration = Duration::from_secs(8);
 /// Times what is delivered meanwhile.
 const OVERLOAD: f64 = 10.0;
 const RSS_MIB_MAX: f64 = 128.0;
-/// The short form, whose load begins all at once, has been seen at 145 MiB. Until that is mended it tells a leak alone;
-/// the full form has the bar.
-const RSS_MIB_MAX_QUICK: f64 = 176.0;
 /// How much more the last quarter may hold than the one before it, as a share: pages come and go.
 const GROWTH_MAX: f64 = 0.05;
 /// Memory is looked at this often.
@@ -90,10 +87,9 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     surprises.iter().for_each(|surprise| eprintln!("nobody expects: {surprise}"));
     let sum = |of: fn(&Ledger) -> u64| ledgers.iter().map(|ledger| of(ledger)).sum::<u64>() as f64;
     let refused = sum(|ledger| ledger.refusals().by_quota + ledger.refusals().by_server);
-    let rss_max = if options.quick { RSS_MIB_MAX_QUICK } else { RSS_MIB_MAX };
     Ok(vec![
         Figure::at_least("offered_over_delivered", offered as f64 / count(delivered.max(1)), "times", OVERLOAD),
-        Figure::at_most("rss_peak", memory.peak(), "MiB", rss_max),
+        Figure::at_most("rss_peak", memory.peak(), "MiB", RSS_MIB_MAX),
         // In a few seconds caches are still filling: the short form's bar is wider.
         Figure::at_most("rss_growth_in_the_last_quarter", memory.growth(), "share", GROWTH_MAX).by_the_clock(options),
         Figure::at_least("refused", refused, "answers", 1.0),

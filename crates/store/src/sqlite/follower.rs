@@ -205,6 +205,8 @@ fn read(
 ) -> Result<Batch, StoreError> {
     let mut batch = Batch { derived: Derived::default(), to: None, rows: 0, entries: 0 };
     journal::each(conn, at.followed, |row| {
+        // Whoever accepts or delivers goes first: a batch takes a core for milliseconds.
+        std::thread::yield_now();
         for entry in row.entries() {
             let entry = entry?;
             batch.derived.add(&entry, |lane| derived::owner(conn, owners, lane))?;

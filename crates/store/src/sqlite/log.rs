@@ -28,6 +28,10 @@ use crate::StoreError;
 /// how long for those it has ended.
 const READS_END_WITHIN: Duration = Duration::from_millis(250);
 
+/// The thread copies the log in as many steps, or fewer: a longer one keeps a core, and the disk, for milliseconds from
+/// whoever waits for a commit.
+const STEPS: u32 = 32;
+
 /// The log as the writer sees it.
 pub(super) struct Log {
     /// Pages in it, told by SQLite after each commit.
@@ -92,7 +96,7 @@ impl Log {
         if pages < self.woken_at {
             (self.woken_at, self.again_at) = (0, 0);
         }
-        if pages - self.woken_at >= self.max / 8 {
+        if pages - self.woken_at >= self.max / STEPS {
             self.woken_at = pages;
             self.wake();
         }

@@ -1,5 +1,5 @@
-//! The one thread that writes. It does SQL only: it takes what queued up during the last sync,
-//! runs it in one transaction, commits, and passes it on to be answered (`answers`).
+//! The one thread that writes. It does SQL only: it takes what queued up during the last sync, or a
+//! moment longer while there is much to do (`spacing`), runs it in one transaction, commits, and passes it on to be answered (`answers`).
 //!
 //! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
 //! commit nothing is ever written again, since what a failed sync left behind cannot be known. A
@@ -21,6 +21,7 @@ use super::follower::Follower;
 use super::group::Group;
 use super::log::Log;
 use super::request::{Reply, Request};
+use super::spacing::Spacing;
 use super::thread::Joined;
 use super::{Bounds, Shared};
 use crate::StoreError;
@@ -149,12 +150,14 @@ fn serve(
     Beside { log, follower, answers }: &mut Beside,
     shared: &Shared,
 ) -> Result<(), StoreError> {
+    let mut spacing = Spacing::new();
     loop {
         // What found no room is tried again when somebody wakes us, not at once.
         let stuck = shared.reserve.is_stuck();
         if (stuck || waiting.is_empty()) && queue.blocking_recv_many(waiting, GROUP_ROWS_MAX) == 0 {
             return Ok(());
         }
+        spacing.begin();
         while waiting.len() < GROUP_ROWS_MAX
             && let Ok(request) = queue.try_recv()
         {
@@ -192,6 +195,7 @@ fn serve(
             shared.reserve.unstick();
             continue;
         }
+        spacing.gathered(together);
         match group.write(&mut waiting[..together]) {
             Ok(refused) => {
                 shared.reserve.unstick();

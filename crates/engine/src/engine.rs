@@ -74,6 +74,24 @@ pub struct Settings {
     pub defaults: PolicyDefaults,
 }
 
+impl Settings {
+    /// With these keys, and otherwise the defaults: nobody is trusted to be whom they say, and the dice begin with 1.
+    pub fn new(ids: IdKey, lookup: LookupKey, api_keys: ApiKeyHasher) -> Self {
+        Self {
+            limits: Limits::default(),
+            connector: connector::Settings::default(),
+            roots: Roots::none(),
+            ids,
+            lookup,
+            api_keys,
+            seed: 1,
+            master_key: None,
+            retention: Retention::default(),
+            defaults: PolicyDefaults::default(),
+        }
+    }
+}
+
 /// The verbs of a running engine.
 #[derive(Debug)]
 pub struct Engine<S, C> {
@@ -305,15 +323,22 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(View { shown, explained, paused })
     }
 
-    /// Has a delivery sent now, whatever its schedule says; the gates still hold. `None` when there is no such
-    /// delivery; one that has ended is left as it is.
-    pub async fn retry(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
+    /// Has a delivery sent now, by somebody's word, whatever its schedule says; the gates still hold. `None` when there
+    /// is no such delivery; one that has ended is left as it is.
+    pub async fn retry(self: &Arc<Self>, whose: Sees, id: DeliveryId, by: Option<By>) -> Result<Option<View>, NotDone> {
         let Some(view) = self.delivery(whose, id).await? else { return Ok(None) };
         if view.shown.delivery.state.is_terminal() {
             return Ok(Some(view));
         }
-        self.handle.ask(Command::Hurry(id)).await?;
+        let delivery = view.shown.delivery;
+        self.act(|engine| async move { engine.hurry(&delivery, by).await }).await??;
         self.delivery(whose, id).await
+    }
+
+    async fn hurry(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
+        self.store.note_hurry(self.session, delivery, self.done_by(by)).await?;
+        self.handle.ask(Command::Hurry(delivery.id)).await?;
+        Ok(())
     }
 
     /// Ends every delivery of a message that is not in flight, by somebody's word: how many were ended, and how many

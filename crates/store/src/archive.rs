@@ -4,12 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Pending,
-    Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
+    Act, Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Pending, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{JournalRow, StoreError};
 
@@ -91,6 +92,14 @@ pub trait Archive: Send + Sync + 'static {
 
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
+
+    /// Says in the journal that somebody had a delivery sent before its time; whose turn it is, its owner's memory knows.
+    fn note_hurry(
+        &self,
+        session: Session,
+        delivery: &Delivery,
+        act: Act,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Takes over what was agreed with tenants on how long their things are kept; says with how many it is another
     /// than before. It holds for what is there already. An audit believes that things are gone by it once it is

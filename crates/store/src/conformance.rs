@@ -198,6 +198,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             the_journal_s_rows_are_linked_and_sound
             what_takes_no_effect_leaves_no_entry_but_its_attempt
             what_somebody_does_is_in_the_journal
+            a_delivery_that_is_hurried_says_who_wanted_it
             a_replay_and_a_purge_say_who_wanted_them;
         checkpoint:
             a_checkpoint_says_how_the_journal_ended

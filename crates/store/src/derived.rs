@@ -133,6 +133,7 @@ impl Derived {
             | Entry::Cut { .. }
             | Entry::Uncut { .. }
             | Entry::Paused { .. }
+            | Entry::Hurried { .. }
             | Entry::Reset { .. }
             | Entry::Resumed { .. }
             | Entry::Endpoint { .. }

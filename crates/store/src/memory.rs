@@ -301,6 +301,13 @@ impl Memory {
         Ok(())
     }
 
+    /// See [`crate::Archive::note_hurry`].
+    pub fn note_hurry(&mut self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
+        self.guard(session)?;
+        self.note([Entry::hurried(delivery, act)]);
+        Ok(())
+    }
+
     /// See [`crate::Outbox::remember`].
     pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
         self.guard(session)?;

@@ -10,16 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::hold::Why;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
-use posthaste_core::policy::{PolicyDefaults, PolicySpec};
-use posthaste_core::queue::{Explained, Limits};
+use posthaste_core::policy::PolicySpec;
+use posthaste_core::queue::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{
-    Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, Retention, StoreError, Whom,
-};
+use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, StoreError, Whom};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -27,7 +25,7 @@ use super::*;
 use crate::accept::{NewMessage, Outcome};
 use crate::access::{MadeKey, NewKey};
 use crate::clock::SystemClock;
-use crate::connector::{self, NoAnswer, Resolve, Roots};
+use crate::connector::{NoAnswer, Resolve};
 use crate::endpoints::NewSigning;
 use crate::engine::{Sees, Settings};
 use crate::master_key::{self, Source};
@@ -56,18 +54,7 @@ struct Running {
 
 impl Running {
     async fn start(store: &Arc<Sqlite>, keys: &StoreKey) -> Self {
-        let settings = Settings {
-            limits: Limits::default(),
-            connector: connector::Settings::default(),
-            roots: Roots::none(),
-            ids: IdKey::from_bytes([7; 16]),
-            lookup: LookupKey::from_bytes([8; 32]),
-            api_keys: keys.api_keys(),
-            seed: 1,
-            master_key: None,
-            retention: Retention::default(),
-            defaults: PolicyDefaults::default(),
-        };
+        let settings = Settings::new(IdKey::from_bytes([7; 16]), LookupKey::from_bytes([8; 32]), keys.api_keys());
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let started =
             Engine::start(Arc::clone(store), SystemClock::new(), settings, Arc::new(NoResolver), stop.clone());

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{EndpointId, Key, MessageId, Shard};
-use posthaste_core::queue::{Limits, Place, Record};
+use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::accept::{NewMessage, Outcome};
 use crate::clock::SystemClock;
-use crate::connector::{self, NoAnswer, Resolve, Roots};
+use crate::connector::{NoAnswer, Resolve};
 use crate::engine::Settings;
 use crate::export::Exported;
 
@@ -53,18 +53,11 @@ struct Running {
 
 impl Running {
     async fn start() -> Self {
-        let settings = Settings {
-            limits: Limits::default(),
-            connector: connector::Settings::default(),
-            roots: Roots::none(),
-            ids: IdKey::from_bytes([7; 16]),
-            lookup: LookupKey::from_bytes([8; 32]),
-            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
-            seed: 1,
-            master_key: None,
-            retention: posthaste_store::Retention::default(),
-            defaults: posthaste_core::policy::PolicyDefaults::default(),
-        };
+        let settings = Settings::new(
+            IdKey::from_bytes([7; 16]),
+            LookupKey::from_bytes([8; 32]),
+            StoreKey::generate(KeyId(1)).api_keys(),
+        );
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let (store, asked) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));
         let resolver: Arc<dyn Resolve> = Arc::clone(&asked) as _;

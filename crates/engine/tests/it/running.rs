@@ -9,18 +9,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use posthaste_core::id::{DeliveryId, EndpointId, TenantId};
-use posthaste_core::queue::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::accept::{NewMessage, Outcome};
 use posthaste_engine::clock::SystemClock;
-use posthaste_engine::connector::{self, NoAnswer, Resolve, Roots};
+use posthaste_engine::connector::{NoAnswer, Resolve};
 use posthaste_engine::endpoints::{NewSigning, NotMade};
 use posthaste_engine::engine::{Engine, Sees, Settings};
 use posthaste_engine::tenants::{Made, Tenant, Terms};
-use posthaste_store::{Endpoint, MemoryStore, Retention, StoreError};
+use posthaste_store::{Endpoint, MemoryStore, StoreError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -42,18 +41,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(store: &Arc<MemoryStore>) -> Self {
-        let settings = Settings {
-            limits: Limits::default(),
-            connector: connector::Settings::default(),
-            roots: Roots::none(),
-            ids: IdKey::from_bytes([7; 16]),
-            lookup: LookupKey::from_bytes([8; 32]),
-            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
-            seed: 1,
-            master_key: None,
-            retention: Retention::default(),
-            defaults: posthaste_core::policy::PolicyDefaults::default(),
-        };
+        let settings = Settings::new(
+            IdKey::from_bytes([7; 16]),
+            LookupKey::from_bytes([8; 32]),
+            StoreKey::generate(KeyId(1)).api_keys(),
+        );
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let (clock, resolver) = (SystemClock::new(), Arc::new(NoResolver));
         let started = Engine::start(Arc::clone(store), clock, settings, resolver, stop.clone());

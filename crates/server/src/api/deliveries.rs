@@ -126,7 +126,7 @@ pub async fn retry<S: Store, C: Clock>(
     let whose = Sees::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
-    let view = api.engine.retry(whose, DeliveryId(key)).await?.ok_or_else(unknown)?;
+    let view = api.engine.retry(whose, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
     if view.shown.delivery.state.is_terminal() {
         return Err(ended(view.shown.delivery.state));
     }

@@ -119,6 +119,9 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
     ask(Method::GET, &format!("{path}/secret"), "", S::OK).await;
     ask(Method::POST, &format!("{path}/secret/rotate"), "", S::OK).await;
     let message = text(&ask(Method::POST, "/v1/messages", r#"{"payload": 1}"#, S::ACCEPTED).await, "id");
+    let shown = ask(Method::GET, &format!("/v1/messages/{message}"), "", S::OK).await;
+    let delivery = text(&shown["deliveries"][0], "id");
+    ask(Method::POST, &format!("/v1/deliveries/{delivery}/retry"), "", S::OK).await;
     ask(Method::POST, &format!("/v1/messages/{message}/cancel"), "", S::OK).await;
     let replay = ask(Method::POST, "/v1/replays", r#"{"select": {"cause": "gone"}}"#, S::ACCEPTED).await;
     ask(Method::DELETE, &path, "", S::OK).await;
@@ -156,6 +159,7 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
             ("secret", "shown", &to),
             ("endpoint", "changed", &to),
             ("secret", "rotated", &to),
+            ("hurried", "before its time", &to),
             ("cut", "cancelled", &sent),
             ("job", "replay begun", &replay["id"]),
             ("cut", "endpoint_deleted", &to),

@@ -13,7 +13,7 @@ use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::master::{MasterKey, Masters};
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_engine::clock::SystemClock;
-use posthaste_engine::connector::{self, Roots};
+use posthaste_engine::connector;
 use posthaste_engine::engine::Settings;
 use posthaste_engine::target::TargetRules;
 use posthaste_server::api::caller::Door;
@@ -101,16 +101,12 @@ impl<S: Store> Server<S> {
         let loopback = "127.0.0.0/8".parse().expect("a network");
         let rules = TargetRules { allow_http: true, allow_networks: vec![loopback], ..TargetRules::default() };
         let settings = Settings {
-            limits: posthaste_core::queue::Limits::default(),
             connector: connector::Settings { rules, ..connector::Settings::default() },
-            roots: Roots::none(),
-            ids: IdKey::from_bytes([7; 16]),
-            lookup: LookupKey::from_bytes([8; 32]),
-            api_keys: StoreKey::generate(KeyId(1)).api_keys(),
-            seed: 1,
-            master_key: None,
-            retention: posthaste_store::Retention::default(),
-            defaults: posthaste_core::policy::PolicyDefaults::default(),
+            ..Settings::new(
+                IdKey::from_bytes([7; 16]),
+                LookupKey::from_bytes([8; 32]),
+                StoreKey::generate(KeyId(1)).api_keys(),
+            )
         };
         let front = Front { listener, metrics: Some(own), door, data: Some(data.path().to_owned()) };
         let stop = CancellationToken::new();

@@ -137,6 +137,14 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
     case.same("the rows' times", times, [0, 1, 2, 3, 4, 5, 6, 7].map(after).to_vec());
 }
 
+pub(super) async fn a_delivery_that_is_hurried_says_who_wanted_it<S: Store>(case: &Case<S>) {
+    let delivery = case.accept_one(Draft::to(1)).await;
+    let before = entries(case).await.len();
+    let act = Act { at: after(3), by: somebody(1) };
+    case.done("note_hurry", case.store.note_hurry(case.session(), &delivery, act).await);
+    case.same("it is told", entries(case).await[before..].to_vec(), vec![Entry::hurried(&delivery, act)]);
+}
+
 pub(super) async fn a_replay_and_a_purge_say_who_wanted_them<S: Store>(case: &Case<S>) {
     let (ann, bob) = (somebody(1), somebody(2));
     let (job, tenant) = (JobId(case.message(&[]).message.id.0), TenantId::from_raw(9));

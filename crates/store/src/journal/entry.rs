@@ -127,6 +127,19 @@ pub enum Entry {
         /// Who ended it.
         by: Option<By>,
     },
+    /// Somebody had a delivery sent before its time.
+    Hurried {
+        /// Which.
+        delivery: DeliveryId,
+        /// Of what.
+        message: MessageId,
+        /// In which lane.
+        lane: LaneId,
+        /// When.
+        at: Timestamp,
+        /// Who.
+        by: Option<By>,
+    },
     /// An operator reset a breaker.
     Reset {
         /// Whose.
@@ -402,6 +415,11 @@ impl Entry {
         Self::Job { job: job.id, tenant: job.tenant, state, replay, at, by }
     }
 
+    /// That a delivery was sent before its time.
+    pub const fn hurried(delivery: &Delivery, Act { at, by }: Act) -> Self {
+        Self::Hurried { delivery: delivery.id, message: delivery.message, lane: delivery.lane, at, by }
+    }
+
     /// What a chunk made.
     pub fn spread<'d>(
         job: JobId,
@@ -431,6 +449,7 @@ impl Entry {
             | Self::Uncut { at, .. }
             | Self::Paused { at, .. }
             | Self::Resumed { at, .. }
+            | Self::Hurried { at, .. }
             | Self::Reset { at, .. }
             | Self::Endpoint { at, .. }
             | Self::Secret { at, .. }
@@ -457,6 +476,7 @@ impl Entry {
             Self::Cut { by, .. }
             | Self::Paused { by, .. }
             | Self::Resumed { by, .. }
+            | Self::Hurried { by, .. }
             | Self::Reset { by, .. }
             | Self::Endpoint { by, .. }
             | Self::Secret { by, .. }

@@ -80,6 +80,13 @@ fn every_kind() -> Vec<Entry> {
         Entry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
         Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: somebody },
         Entry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
+        Entry::Hurried {
+            delivery: DeliveryId::from_raw(8),
+            message: MessageId::from_raw(7),
+            lane,
+            at: at(4),
+            by: somebody,
+        },
         Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
         Entry::Reset {
             of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
@@ -345,6 +346,10 @@ impl Archive for MemoryStore {
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
         Ok(self.lock().journal(after, limit))
+    }
+
+    async fn note_hurry(&self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
+        self.lock().note_hurry(session, delivery, act)
     }
 
     async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
-use crate::journal::Entries;
+use crate::journal::{Entries, Entry};
 use crate::row::{
-    Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Pending,
-    RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
+    Act, Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
+    Pending, RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
 };
 use crate::{Archive, JournalRow, StoreError};
 
@@ -98,6 +99,15 @@ impl Archive for Sqlite {
 
     async fn journal(&self, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
         self.readers.read(move |conn| journal::read(conn, after, limit)).await
+    }
+
+    async fn note_hurry(&self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
+        let entry = Entry::hurried(delivery, act);
+        let note = move |_: &Connection, entries: &mut Entries| {
+            entries.push(&entry);
+            Ok(())
+        };
+        self.asked_work(session, 1, note).await
     }
 
     async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {

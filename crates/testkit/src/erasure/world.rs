@@ -11,7 +11,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Limits, Place, Record};
+use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -21,7 +21,7 @@ use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
 use posthaste_engine::accept::{Named, NewMessage, Once, Outcome, Promise};
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::connector::{self, Roots, System};
+use posthaste_engine::connector::{self, System};
 use posthaste_engine::engine::{Engine, Settings};
 use posthaste_engine::replays::AskedReplay;
 use posthaste_engine::target::TargetRules;
@@ -372,16 +372,8 @@ impl Node {
         let loopback = "127.0.0.0/8".parse().map_err(|_| CannotRun("a network".to_owned()))?;
         let rules = TargetRules { allow_http: true, allow_networks: vec![loopback], ..TargetRules::default() };
         let settings = Settings {
-            limits: Limits::default(),
             connector: connector::Settings { rules, ..connector::Settings::default() },
-            roots: Roots::none(),
-            ids: IdKey::from_bytes(store.id_key()),
-            lookup: store.lookups(),
-            api_keys: store.api_keys(),
-            seed: 1,
-            master_key: None,
-            retention: posthaste_store::Retention::default(),
-            defaults: posthaste_core::policy::PolicyDefaults::default(),
+            ..Settings::new(IdKey::from_bytes(store.id_key()), store.lookups(), store.api_keys())
         };
         let stop = CancellationToken::new();
         let (engine, run) =

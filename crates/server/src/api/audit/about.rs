@@ -77,6 +77,9 @@ pub(super) fn about(entry: &Entry) -> About {
         Entry::Cut { scope, cause, .. } => cut(*scope).saying(cause.code()),
         Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
         Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
+        Entry::Hurried { delivery, message, lane, .. } => {
+            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying("before its time")
+        }
         Entry::Reset { of, how, .. } => reset(*of, *how),
         Entry::Endpoint { endpoint, tenant, deed, status, .. } => {
             About::endpoint(*endpoint, *tenant).saying(endpoint_is(*deed, *status))

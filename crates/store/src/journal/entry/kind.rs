@@ -23,6 +23,8 @@ pub enum Kind {
     Paused,
     /// A pause was ended.
     Resumed,
+    /// A delivery was sent before its time.
+    Hurried,
     /// A breaker was reset.
     Reset,
     /// An endpoint was made, changed or deleted.
@@ -55,7 +57,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Opened,
         Self::Accepted,
         Self::Attempted,
@@ -65,6 +67,7 @@ impl Kind {
         Self::Uncut,
         Self::Paused,
         Self::Resumed,
+        Self::Hurried,
         Self::Reset,
         Self::Endpoint,
         Self::Secret,
@@ -93,6 +96,7 @@ impl Kind {
             Self::Uncut => "uncut",
             Self::Paused => "paused",
             Self::Resumed => "resumed",
+            Self::Hurried => "hurried",
             Self::Reset => "breaker_reset",
             Self::Endpoint => "endpoint",
             Self::Secret => "secret",
@@ -129,6 +133,7 @@ impl Entry {
             Self::Uncut { .. } => Kind::Uncut,
             Self::Paused { .. } => Kind::Paused,
             Self::Resumed { .. } => Kind::Resumed,
+            Self::Hurried { .. } => Kind::Hurried,
             Self::Reset { .. } => Kind::Reset,
             Self::Endpoint { .. } => Kind::Endpoint,
             Self::Secret { .. } => Kind::Secret,

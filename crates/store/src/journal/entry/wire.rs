@@ -78,6 +78,10 @@ impl Entry {
                 pack_pause(bytes, *scope);
                 pack_act(bytes, *at, *by);
             }
+            Self::Hurried { delivery, message, lane, at, by } => {
+                numbers(bytes, &[23, delivery.raw(), message.raw(), lane.raw()]);
+                pack_act(bytes, *at, *by);
+            }
             Self::Reset { of, how, at, by } => {
                 let (kind, id) = number::breaker_columns(*of);
                 numbers(bytes, &[20, kind.into(), id.cast_unsigned(), u64::from(*how == Reset::Force)]);
@@ -193,6 +197,13 @@ impl Entry {
                 until: if rest.0.is_empty() { None } else { Some(rest.time()?) },
             },
             8 => Self::Resumed { scope: pause(&mut rest)?, at: rest.time()?, by: by(&mut rest)? },
+            23 => Self::Hurried {
+                delivery: id(&mut rest)?,
+                message: MessageId::from_raw(rest.number()?),
+                lane: lane(&mut rest)?,
+                at: rest.time()?,
+                by: by(&mut rest)?,
+            },
             20 => Self::Reset {
                 of: number::stored_breaker(rest.small()?, rest.number()?.cast_signed())?,
                 how: if rest.number()? == 0 { Reset::Probe } else { Reset::Force },

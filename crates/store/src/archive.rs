@@ -93,7 +93,7 @@ pub trait Archive: Send + Sync + 'static {
     /// The journal's rows behind the `after`th, as many as `limit`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
 
-    /// Says in the journal that somebody had a delivery sent before its time; whose turn it is, its owner's memory knows.
+    /// Says in the journal that somebody asked for a delivery to be sent now; whose turn it is, its owner's memory knows.
     fn note_hurry(
         &self,
         session: Session,

@@ -159,7 +159,7 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
             ("secret", "shown", &to),
             ("endpoint", "changed", &to),
             ("secret", "rotated", &to),
-            ("hurried", "before its time", &to),
+            ("hurried", "asked for now", &to),
             ("cut", "cancelled", &sent),
             ("job", "replay begun", &replay["id"]),
             ("cut", "endpoint_deleted", &to),

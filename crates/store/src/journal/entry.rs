@@ -127,7 +127,7 @@ pub enum Entry {
         /// Who ended it.
         by: Option<By>,
     },
-    /// Somebody had a delivery sent before its time.
+    /// Somebody asked for a delivery to be sent now.
     Hurried {
         /// Which.
         delivery: DeliveryId,
@@ -415,7 +415,7 @@ impl Entry {
         Self::Job { job: job.id, tenant: job.tenant, state, replay, at, by }
     }
 
-    /// That a delivery was sent before its time.
+    /// That a delivery was asked for now.
     pub const fn hurried(delivery: &Delivery, Act { at, by }: Act) -> Self {
         Self::Hurried { delivery: delivery.id, message: delivery.message, lane: delivery.lane, at, by }
     }

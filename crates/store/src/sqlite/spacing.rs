@@ -2,8 +2,8 @@
 //!
 //! A commit costs nearly the same for one request as for ten: the pages at the end of each table, their sync, and waking
 //! whoever waits. On a disk that syncs in a third of a millisecond the writer would make thousands a second of a few
-//! requests each, and take the cores from everybody else. So a group that had company lets the next one begin no
-//! sooner than [`APART`] after it began itself; whoever asks alone is never kept waiting.
+//! requests each, and take the cores from everybody else. So a group of several requests lets the next one begin no
+//! sooner than [`APART`] after it began itself; where they come one by one, nobody is kept waiting.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const APART: Duration = Duration::from_millis(1);
 /// As many requests are company: one who sends a message after the other comes with a settle or two.
 const COMPANY: usize = 4;
 
-/// When the last group began, and how many requests it was.
+/// When the last round began, and how many requests it committed.
 #[derive(Debug)]
 pub(super) struct Spacing {
     began: Instant,
@@ -27,7 +27,7 @@ impl Spacing {
 
     /// Waits until the next group may begin.
     pub(super) fn begin(&mut self) {
-        let wait = wait(self.requests, self.began.elapsed());
+        let wait = wait(std::mem::take(&mut self.requests), self.began.elapsed());
         if !wait.is_zero() {
             thread::sleep(wait);
         }

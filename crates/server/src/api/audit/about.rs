@@ -78,7 +78,7 @@ pub(super) fn about(entry: &Entry) -> About {
         Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
         Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
         Entry::Hurried { delivery, message, lane, .. } => {
-            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying("before its time")
+            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying("asked for now")
         }
         Entry::Reset { of, how, .. } => reset(*of, *how),
         Entry::Endpoint { endpoint, tenant, deed, status, .. } => {

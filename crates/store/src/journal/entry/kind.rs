@@ -23,7 +23,7 @@ pub enum Kind {
     Paused,
     /// A pause was ended.
     Resumed,
-    /// A delivery was sent before its time.
+    /// A delivery was asked for now.
     Hurried,
     /// A breaker was reset.
     Reset,

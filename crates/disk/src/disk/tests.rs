@@ -104,7 +104,8 @@ async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     disk.set_room(5 << 20);
     let accepted = fill(&store, session).await;
-    assert!(accepted.len() > 50, "{} were accepted", accepted.len());
+    // How many depends on what of them is in the log and in the database at once.
+    assert!(accepted.len() > 20, "{} were accepted", accepted.len());
     for one in &accepted[..8] {
         let settled = store.settle(session, vec![delivered(session, one)]).await.expect("there is the reserve");
         assert_eq!(settled, [Settled::Done]);

@@ -337,8 +337,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     async fn hurry(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
         self.store.note_hurry(self.session, delivery, self.done_by(by)).await?;
-        self.handle.ask(Command::Hurry(delivery.id)).await?;
-        Ok(())
+        match self.handle.ask(Command::Hurry(delivery.id)).await? {
+            Answer::Nothing => Err(StoreError::Busy.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Ends every delivery of a message that is not in flight, by somebody's word: how many were ended, and how many

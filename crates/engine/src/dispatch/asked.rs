@@ -178,12 +178,19 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained, pause.cloned())));
             }
             Command::Hurry(delivery) => {
-                if self.queue.knows(delivery) {
+                let answer = if self.queue.knows(delivery) {
                     self.queue.hurry(now, delivery);
-                } else if self.hurried.len() < HURRIED_MAX && self.hurried.insert(delivery) {
+                    Answer::Done
+                } else if self.hurried.contains(&delivery) {
+                    Answer::Done
+                } else if self.hurried.len() < HURRIED_MAX {
+                    self.hurried.insert(delivery);
                     self.read(now, Query::One(delivery), 1, effects);
-                }
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                    Answer::Done
+                } else {
+                    Answer::Nothing
+                };
+                effects.push(Effect::Answer(ticket, answer));
             }
             Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
             Command::LanesThrough(gate) => {

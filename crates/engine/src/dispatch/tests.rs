@@ -1,189 +1,24 @@
 //! Interleavings that once went wrong, step by step over a store in memory.
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use posthaste_core::cause::Class;
-use posthaste_core::fanout::{Candidate, Fanout};
-use posthaste_core::flow::breaker::{Opened, Rule, Soft};
+use posthaste_core::flow::breaker::{Opened, Soft};
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{Key, MessageId, TenantId};
+use posthaste_core::id::{Key, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
-use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery, Retention, RetentionStep};
+use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
+
+use rig::Rig;
 
 use super::call::perform;
 use super::*;
 
 mod collapse;
 mod erased;
+mod rig;
 mod token;
 mod told;
-
-/// A loop whose store calls wait until a test lets them happen.
-struct Rig {
-    store: MemoryStore,
-    dispatch: Dispatch,
-    session: Session,
-    calls: VecDeque<Call>,
-    sent: Vec<DeliveryId>,
-    answered: Vec<(Ticket, Answer)>,
-    /// Every set of breakers the store was told to remember.
-    remembered: Vec<Vec<SoftBreaker>>,
-}
-
-impl Rig {
-    fn new() -> Self {
-        Self::over(MemoryStore::default(), 0)
-    }
-
-    /// A session over what earlier ones left.
-    fn over(store: MemoryStore, ms: i64) -> Self {
-        let mut rig = Self::unread(store, ms);
-        rig.every_call(ms);
-        rig
-    }
-
-    /// A session that has not read yet what earlier ones left.
-    fn unread(store: MemoryStore, ms: i64) -> Self {
-        let start = store.lock().open(at(ms));
-        let session = start.session;
-        let dispatch = Dispatch::new(Limits::default(), session);
-        let (calls, sent, answered, remembered) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut rig = Self { store, dispatch, session, calls, sent, answered, remembered };
-        rig.step(ms, Event::Started(Box::new(start)));
-        rig
-    }
-
-    /// The process dies and another begins.
-    fn restart(self, ms: i64) -> Self {
-        Self::over(self.store, ms)
-    }
-
-    /// The same, with every read of the other one still under way.
-    fn restart_unread(self, ms: i64) -> Self {
-        Self::unread(self.store, ms)
-    }
-
-    fn step(&mut self, ms: i64, event: Event) {
-        let mut effects = Vec::new();
-        self.dispatch.step(at(ms), Roll(1), event, &mut effects);
-        for effect in effects {
-            match effect {
-                Effect::Send(send) => self.sent.push(send.start.delivery),
-                Effect::Store(call) => {
-                    if let Call::Remember(breakers) = &call {
-                        self.remembered.push(breakers.clone());
-                    }
-                    self.calls.push_back(call);
-                }
-                Effect::Answer(ticket, answer) => self.answered.push((ticket, answer)),
-            }
-        }
-    }
-
-    /// Wakes the loop whenever it wants to be, until then; how often that was.
-    fn sleep_until(&mut self, ms: i64) -> usize {
-        let mut wakes = 0;
-        while let Some(wake) = self.dispatch.wake_at().map(since_start).filter(|wake| *wake <= ms) {
-            wakes += 1;
-            self.step(wake, Event::Woke);
-            self.every_call(wake);
-        }
-        wakes
-    }
-
-    fn ask(&mut self, ms: i64, ticket: u64, command: Command) {
-        self.step(ms, Event::Asked(Ticket(ticket), command));
-    }
-
-    /// Lets the call that was made first happen and answer.
-    fn first_call(&mut self, ms: i64) {
-        let call = self.calls.pop_front().expect("a call is under way");
-        let reply = perform(&self.store, self.session, call).now_or_never().expect("memory answers at once");
-        let reply = reply.expect("this session owns the store");
-        self.step(ms, Event::Replied(reply));
-    }
-
-    fn every_call(&mut self, ms: i64) {
-        while !self.calls.is_empty() {
-            self.first_call(ms);
-        }
-    }
-
-    fn message(&self, seq: u64) -> MessageId {
-        MessageId(Key::new(self.session.writer, seq))
-    }
-
-    /// Makes a message durable; its arrival is still on the way.
-    fn accept(&mut self, seq: u64, lane: &Arc<LaneSettings>) -> Event {
-        self.accept_and_wait(seq, lane, None)
-    }
-
-    /// Makes a message durable that waits this long for its receipt, if it asks for one.
-    fn accept_and_wait(&mut self, seq: u64, lane: &Arc<LaneSettings>, ack_within: Option<Duration>) -> Event {
-        self.accept_as(seq, lane, ack_within, None)
-    }
-
-    fn accept_under(&mut self, collapse: Option<CollapseKey>, seq: u64, lane: &Arc<LaneSettings>) -> Event {
-        self.accept_as(seq, lane, None, collapse)
-    }
-
-    fn accept_as(
-        &mut self,
-        seq: u64,
-        lane: &Arc<LaneSettings>,
-        ack_within: Option<Duration>,
-        collapse: Option<CollapseKey>,
-    ) -> Event {
-        self.store.lock().put_lane(Arc::clone(lane));
-        let id = self.message(seq);
-        let fanout = Fanout {
-            message: id,
-            tier: Tier::Promotional,
-            accepted_at: at(0),
-            deliver_at: None,
-            ttl: None,
-            ack_within,
-            has_compact: false,
-        };
-        let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], subject: None, tags: &[], ttl: None });
-        let place = Place::for_new(lane.order, false, at(0), at(0));
-        let message = Message::new(id, lane.tenant, at(0), Bytes::new());
-        let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];
-        let accepted = vec![Accepted::new(message, deliveries)];
-        Event::Arrived(self.store.lock().accept(self.session, accepted).expect("this session owns the store").1)
-    }
-
-    fn send(&mut self, seq: u64, lane: &Arc<LaneSettings>) {
-        self.send_at(1, seq, lane);
-    }
-
-    fn send_at(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
-        let arrived = self.accept(seq, lane);
-        self.step(ms, arrived);
-    }
-
-    /// Messages from `seq` on fail one after the other until the lane's breaker opens.
-    fn break_lane(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
-        for n in 0..u64::from(Rule::ENDPOINT.in_a_row) {
-            assert_eq!(self.dispatch.standing(at(ms), lane.lane), Standing::Closed);
-            let before = self.sent.len();
-            self.send_at(ms, seq + 10 * n, lane);
-            assert_eq!(self.sent.len(), before + 1, "while it is closed, what comes is sent");
-            self.step(ms, finished(self.sent[before], Cause::InternalError));
-        }
-        assert!(matches!(self.dispatch.standing(at(ms), lane.lane), Standing::Open { .. }));
-    }
-
-    /// Whose breakers the next start would find not closed. The session is over then.
-    fn left_behind(self) -> Vec<BreakerOf> {
-        self.store.lock().open(at(0)).breakers.iter().map(|breaker| breaker.of).collect()
-    }
-
-    fn state(&self, id: DeliveryId, ms: i64) -> State {
-        self.store.lock().delivery(id, at(ms)).expect("it was accepted").delivery.state
-    }
-}
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_000_000 + ms)
@@ -607,4 +442,18 @@ fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
     assert_eq!(rig.dispatch.standing(at(14), lane.lane), Standing::Closed);
     rig.ask(15, 6, Command::Breakers);
     assert_eq!(shown(&rig), []);
+}
+
+#[test]
+fn who_asks_for_more_at_once_than_are_read_is_told() {
+    let mut rig = Rig::new();
+    let hurry = |n| Command::Hurry(DeliveryId(Key::new(rig.session.writer, n)));
+    let asked: Vec<Command> = (1..=4_097).map(hurry).collect();
+    for (ticket, command) in (0..).zip(&asked) {
+        rig.ask(1, ticket, command.clone());
+    }
+    rig.ask(1, 9_999, asked[0].clone());
+    let told: Vec<&Answer> = rig.answered.iter().map(|(_, answer)| answer).collect();
+    assert!(told[..4_096].iter().all(|answer| **answer == Answer::Done));
+    assert_eq!((told[4_096], told[4_097]), (&Answer::Nothing, &Answer::Done), "one too many, and a twin");
 }

@@ -83,7 +83,7 @@ impl<S: Store, C: Clock> Routes<S, C> {
         let is_keyed = request.headers().contains_key(idempotency::KEY);
         if self.carries_load && request.method() == Method::POST && !is_keyed {
             match request.uri().path() {
-                // Boxed: a connection has room for its largest request for as long as it is open.
+                // Boxed: else each connection would keep room for the largest of these for as long as it is open.
                 messages::PATH => return Box::pin(self.sent(request, messages::send)).await.into_response(),
                 batch::PATH => return Box::pin(self.sent(request, batch::send)).await.into_response(),
                 _ => {}

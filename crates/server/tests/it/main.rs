@@ -17,4 +17,5 @@ mod running;
 mod shape;
 mod subjects;
 mod switch;
+mod tenants;
 mod tls;

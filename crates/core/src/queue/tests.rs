@@ -2,6 +2,8 @@
 
 mod gates;
 mod model;
+mod receipts;
+mod room;
 mod stuck;
 mod told;
 mod turns;
@@ -313,71 +315,6 @@ fn pages_go_on_behind_what_a_cut_covers_when_the_sweep_says_so() {
 }
 
 #[test]
-fn only_held_lanes_make_room() {
-    let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
-    let held = LaneId::from_raw(8);
-    queue.set_lane(NOW, &Arc::new(settings(held, Order::Fifo)));
-    for id in 0..4 {
-        admit(&mut queue, &delivery(id));
-        admit(&mut queue, &Delivery { lane: held, ..delivery(10 + id) });
-    }
-    assert_eq!(queue.shed(NOW), [], "nothing is held");
-    queue.pause_lane(held, Hold { why: Why::Paused, until: None });
-    let shed: Vec<u64> = queue.shed(NOW).iter().map(|shed| shed.delivery.raw()).collect();
-    assert_eq!(shed, [10, 11, 12, 13]);
-    assert_eq!(queue.len(), 4);
-    assert!((0..4).all(|id| queue.knows(DeliveryId::from_raw(id))), "what can be sent stays");
-    assert_eq!(queue.shed(NOW), [], "there is room now");
-}
-
-/// A window that is full of what can be sent, but for one row of another lane.
-fn nearly_full() -> (Queue, LaneId) {
-    let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
-    let other = LaneId::from_raw(8);
-    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
-    (0..7).for_each(|id| assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken));
-    admit(&mut queue, &Delivery { lane: other, ..delivery(10) });
-    (queue, other)
-}
-
-#[test]
-fn a_look_that_makes_too_little_room_is_not_repeated_within_a_second() {
-    let (mut queue, other) = nearly_full();
-    assert_eq!(queue.shed(NOW), []);
-    assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "somebody looks again");
-    // Held without a word to the queue.
-    let index = queue.lane(other);
-    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
-    assert_eq!(queue.shed(NOW + Duration::from_millis(999)), []);
-    assert_eq!(queue.shed(NOW + seconds(1)).len(), 1);
-}
-
-#[test]
-fn what_is_held_makes_room_at_once() {
-    let holds: [fn(&mut Queue, LaneId, Hold); 4] = [
-        |queue, _, hold| queue.pause_all(hold),
-        |queue, _, hold| queue.pause_tenant(TenantId::from_raw(0), hold),
-        |queue, lane, hold| queue.pause_lane(lane, hold),
-        |queue, lane, hold| queue.hold(lane, hold),
-    ];
-    for hold in holds {
-        let (mut queue, other) = nearly_full();
-        assert_eq!(queue.shed(NOW), [], "nothing is held");
-        hold(&mut queue, other, Hold { why: Why::Paused, until: None });
-        assert_ne!(queue.shed(NOW), []);
-    }
-}
-
-#[test]
-fn a_look_for_room_in_the_future_is_a_clock_that_was_set_back() {
-    let (mut queue, other) = nearly_full();
-    assert_eq!(queue.shed(NOW + seconds(3_600)), []);
-    let index = queue.lane(other);
-    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
-    assert_eq!(queue.shed(NOW).len(), 1);
-}
-
-#[test]
 fn what_is_put_back_has_spent_no_attempt() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
@@ -387,41 +324,6 @@ fn what_is_put_back_has_spent_no_attempt() {
         queue.put_back(NOW, start.delivery, NOW);
     }
     assert_eq!((queue.in_flight(), queue.len()), (0, 1));
-}
-
-#[test]
-fn a_receipt_for_what_is_then_put_back_counts_if_it_was_ever_sent() {
-    let mut queue = queue(Order::Fifo);
-    let sent_before = Delivery { attempts: 1, last_cause: Some(Cause::Unknown), ..delivery(1) };
-    for delivery in [&sent_before, &delivery(2)] {
-        admit(&mut queue, delivery);
-        assert_eq!(send(&mut queue, NOW), Some(delivery.id.raw()));
-        assert_eq!(queue.receipt(NOW, delivery.id), None, "it is in flight");
-        queue.put_back(NOW, delivery.id, NOW);
-        let pick = queue.next(NOW, ROLL);
-        if delivery.attempts > 0 {
-            let arrived = |record: &Record| record.delivery.state == State::Delivered { at: NOW };
-            assert!(matches!(&pick, Some(Pick::Record(record)) if arrived(record)), "{pick:?}");
-        } else {
-            assert!(matches!(pick, Some(Pick::Send(_))), "nobody can have got it: {pick:?}");
-            assert_eq!(
-                settle(&mut queue, NOW, 2, &Verdict::of(Cause::InternalError)).delivery.state.phase().name(),
-                "retry"
-            );
-        }
-    }
-}
-
-#[test]
-fn a_receipt_for_what_was_never_sent_changes_nothing() {
-    let mut queue = queue(Order::Fifo);
-    admit(&mut queue, &delivery(1));
-    send(&mut queue, NOW);
-    let id = DeliveryId::from_raw(1);
-    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable)), None, "nothing was tried");
-    assert_eq!(queue.receipt(NOW, id), None);
-    assert_eq!(queue.refused_moves(), 0);
-    send(&mut queue, NOW + seconds(2));
 }
 
 #[test]
@@ -435,43 +337,6 @@ fn our_own_fault_does_not_hide_why_the_receiver_failed() {
     send(&mut queue, later);
     let record = settle(&mut queue, later, 1, &Verdict::of(Cause::DnsNotFound));
     assert_eq!((record.attempts_before, record.delivery.last_cause), (1, Some(Cause::DnsNotFound)));
-}
-
-#[test]
-fn a_missing_receipt_is_decided_once_the_lane_is_known() {
-    let mut queue = Queue::new(Limits::default());
-    let waits = Delivery { state: State::AwaitingAck { until: NOW + seconds(3) }, attempts: 1, ..delivery(1) };
-    queue.admit(NOW, waits, Place::Delayed);
-    let late = NOW + seconds(10);
-    assert_eq!(queue.next(late, ROLL), None, "by which policy?");
-    queue.set_lane(late, &Arc::new(settings(LANE, Order::Fifo)));
-    let wake = queue.wake_at().expect("it is looked at again");
-    assert!(wake <= late + ASK_AGAIN);
-    let Some(Pick::Record(record)) = queue.next(wake, ROLL) else { panic!("no receipt came") };
-    let again = State::Retry { due: wake + seconds(2), cause: Cause::AckTimeout };
-    assert_eq!((record.delivery.state, record.delivery.attempts), (again, 1));
-}
-
-#[test]
-fn a_receipt_that_overtakes_the_answer_is_applied_by_the_settle() {
-    let mut queue = queue(Order::Fifo);
-    admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
-    send(&mut queue, NOW);
-    assert_eq!(queue.receipt(NOW, DeliveryId::from_raw(1)), None);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
-    assert_eq!(record.delivery.state, State::Delivered { at: NOW });
-}
-
-#[test]
-fn a_receipt_that_comes_while_the_answer_is_written_ends_it_right_after() {
-    let mut queue = queue(Order::Fifo);
-    admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
-    send(&mut queue, NOW);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
-    assert_eq!(record.delivery.state, State::AwaitingAck { until: NOW + seconds(60) });
-    assert_eq!(queue.receipt(NOW, record.delivery.id), None);
-    let Recorded::Again(again) = queue.recorded(NOW, record.delivery.id) else { panic!("the receipt is lost") };
-    assert_eq!(again.delivery.state, State::Delivered { at: NOW });
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! Room in a window that is full: who makes it, and how often that is looked for.
+
+use super::*;
+
+#[test]
+fn only_held_lanes_make_room() {
+    let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
+    let held = LaneId::from_raw(8);
+    queue.set_lane(NOW, &Arc::new(settings(held, Order::Fifo)));
+    for id in 0..4 {
+        admit(&mut queue, &delivery(id));
+        admit(&mut queue, &Delivery { lane: held, ..delivery(10 + id) });
+    }
+    assert_eq!(queue.shed(NOW), [], "nothing is held");
+    queue.pause_lane(held, Hold { why: Why::Paused, until: None });
+    let shed: Vec<u64> = queue.shed(NOW).iter().map(|shed| shed.delivery.raw()).collect();
+    assert_eq!(shed, [10, 11, 12, 13]);
+    assert_eq!(queue.len(), 4);
+    assert!((0..4).all(|id| queue.knows(DeliveryId::from_raw(id))), "what can be sent stays");
+    assert_eq!(queue.shed(NOW), [], "there is room now");
+}
+
+/// A window that is full of what can be sent, but for one row of another lane.
+fn nearly_full() -> (Queue, LaneId) {
+    let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
+    let other = LaneId::from_raw(8);
+    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
+    (0..7).for_each(|id| assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken));
+    admit(&mut queue, &Delivery { lane: other, ..delivery(10) });
+    (queue, other)
+}
+
+#[test]
+fn a_look_that_makes_too_little_room_is_not_repeated_within_a_second() {
+    let (mut queue, other) = nearly_full();
+    assert_eq!(queue.shed(NOW), []);
+    assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "somebody looks again");
+    // Held without a word to the queue.
+    let index = queue.lane(other);
+    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
+    assert_eq!(queue.shed(NOW + Duration::from_millis(999)), []);
+    assert_eq!(queue.shed(NOW + seconds(1)).len(), 1);
+}
+
+#[test]
+fn what_is_held_makes_room_at_once() {
+    let holds: [fn(&mut Queue, LaneId, Hold); 4] = [
+        |queue, _, hold| queue.pause_all(hold),
+        |queue, _, hold| queue.pause_tenant(TenantId::from_raw(0), hold),
+        |queue, lane, hold| queue.pause_lane(lane, hold),
+        |queue, lane, hold| queue.hold(lane, hold),
+    ];
+    for hold in holds {
+        let (mut queue, other) = nearly_full();
+        assert_eq!(queue.shed(NOW), [], "nothing is held");
+        hold(&mut queue, other, Hold { why: Why::Paused, until: None });
+        assert_ne!(queue.shed(NOW), []);
+    }
+}
+
+#[test]
+fn a_look_for_room_in_the_future_is_a_clock_that_was_set_back() {
+    let (mut queue, other) = nearly_full();
+    assert_eq!(queue.shed(NOW + seconds(3_600)), []);
+    let index = queue.lane(other);
+    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
+    assert_eq!(queue.shed(NOW).len(), 1);
+}

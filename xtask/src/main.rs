@@ -27,7 +27,8 @@ enum Chore {
     Ci,
     /// The house rules that no compiler and no lint knows
     Tidy,
-    /// One of the named proofs, optimised: NAME [--quick] [--seeds N] [--first S] [--json], or --list
+    /// One of the named proofs, optimised: NAME [--quick] [--seeds N] [--first S] [--json], or --list; and
+    /// bench --against COMMIT [--pairs N] [--at-most RATIO]
     #[command(disable_help_flag = true)]
     Prove {
         /// Handed to `prove` as they are

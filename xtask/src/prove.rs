@@ -1,13 +1,15 @@
 //! `cargo xtask prove`: builds the proofs optimised and hands them the command line.
 //!
 //! The proofs themselves, their figures and their exit codes are `posthaste-testkit`'s, but for those
-//! on a disk that fails, which are `posthaste-disk`'s.
+//! on a disk that fails, which are `posthaste-disk`'s. A commit to compare with is built as well ([`against`]).
+
+mod against;
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Proofs that start the real `posthaste`. The others do without it, and so does their build.
 const START_POSTHASTE: &[&str] = &[
@@ -38,14 +40,16 @@ const COULD_NOT_RUN: u8 = 2;
 
 /// Builds what the proof needs, runs it, and ends as it ended.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
-    let built = build_command(root, packages(args)).status().context("cannot start cargo")?;
-    if !built.success() {
-        eprintln!("prove: could not be run: the build failed");
-        return Ok(COULD_NOT_RUN.into());
-    }
+    let args = match built(root, args) {
+        Ok(args) => args,
+        Err(error) => {
+            eprintln!("prove: could not be run: {error:#}");
+            return Ok(COULD_NOT_RUN.into());
+        }
+    };
     let mut worst = 0;
-    for binary in binaries(args) {
-        let ended = command(root, binary)?.args(args).status().context("cannot start the proofs")?;
+    for binary in binaries(&args) {
+        let ended = command(root, binary)?.args(&args).status().context("cannot start the proofs")?;
         let code = ended.code().and_then(|code| u8::try_from(code).ok());
         worst = worst.max(code.unwrap_or(COULD_NOT_RUN));
     }
@@ -53,6 +57,14 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
 }
 
 /// Those that have what is asked for.
+/// Builds everything, and gives the arguments for the proof: a commit to compare with has become a program.
+fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
+    let target = target_folder()?;
+    let other = against::find(root, &target, args)?;
+    ensure!(build_command(root, packages(args)).status().context("cannot start cargo")?.success(), "the build failed");
+    other.map_or_else(|| Ok(args.to_vec()), |other| other.built_into(args))
+}
+
 fn binaries(args: &[String]) -> &'static [&'static str] {
     if args.iter().any(|arg| arg == "--list") {
         &BINARIES
@@ -103,11 +115,16 @@ pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
     Ok(prove)
 }
 
-/// Where cargo puts optimised binaries. This program lies beside it, wherever the target folder is.
+/// Where cargo puts optimised binaries.
 fn release_folder() -> Result<PathBuf> {
     let here = env::current_exe().context("cannot tell where this program lies")?;
+    Ok(target_folder()?.join("release"))
+}
+
+/// This program lies in it, wherever it is.
+fn target_folder() -> Result<PathBuf> {
     let target = here.ancestors().nth(2).context("this program does not lie in a target folder")?;
-    Ok(target.join("release"))
+    Ok(target.to_owned())
 }
 
 #[cfg(test)]

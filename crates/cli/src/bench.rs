@@ -5,7 +5,10 @@
 //! store or signature that posts the same bytes over as many connections to the same receiver, and the disk's own:
 //! a file that is appended to and synced. They take turns with what is measured, round by round: whatever else the
 //! machine does slows them all, and what is left in their ratio is ours.
+//!
+//! With `--against` it compares two builds of the server instead ([`against`]).
 
+mod against;
 mod certificate;
 mod child;
 mod disk;
@@ -19,7 +22,7 @@ mod show;
 mod svg;
 mod tally;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -33,7 +36,7 @@ use figures::{Figures, Measured};
 use rig::{Effort, Rig};
 use scenario::Scenario;
 
-/// Long enough to open every connection and fill every cache.
+/// Long enough to open every connection and fill every cache; a round that is shorter has no longer warm-up either.
 const WARM_UP_SECONDS: u64 = 2;
 /// For the bare client: it needs no longer to be steady.
 const BARE_SECONDS: u64 = 2;
@@ -70,6 +73,13 @@ pub(crate) struct Args {
     /// Draw the figures into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Compare the server's CPU a delivery with that of another `posthaste`, in pairs, by default of single, batch and
+    /// fan-out
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["rounds", "pending", "svg"])]
+    against: Option<PathBuf>,
+    /// How often to measure both, for a comparison
+    #[arg(long, default_value_t = 9, requires = "against", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pairs: u32,
 }
 
 /// Everything that was measured.
@@ -81,15 +91,10 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let report = crate::serve::runtime()?.block_on(async {
-        // Ctrl-C reaches the processes of the bench as well; what is left of them ends with what is dropped here.
-        let mut interrupted = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            biased;
-            _ = interrupted.recv() => bail!("interrupted"),
-            report = measure_all(args) => report,
-        }
-    })?;
+    if let Some(program) = &args.against {
+        return compare(program, args);
+    }
+    let report = until_interrupted(measure_all(args))?;
     if let Some(file) = &args.svg {
         std::fs::write(file, svg::render(&report)).with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("drawn in {}", file.display());
@@ -101,14 +106,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     for figures in &report.scenarios {
         let Figures { scenario, lost, duplicates, bare_client_cpu_us, .. } = figures;
-        ensure!(*lost == 0, "{scenario}: {lost} accepted deliveries did not arrive");
-        ensure!(*duplicates == 0, "{scenario}: {duplicates} deliveries came twice");
+        ensure_exact(scenario, *lost, *duplicates)?;
         if *bare_client_cpu_us > BARE_CPU_US_MAX {
             eprintln!(
                 "{scenario}: the bare client took {bare_client_cpu_us:.1} µs a request; the machine does other work"
             );
         }
     }
+    Ok(())
+}
+
+fn compare(program: &Path, args: &Args) -> Result<()> {
+    let report = until_interrupted(against::compare(program, args))?;
+    if args.json {
+        say!("{}", serde_json::to_string(&report)?)?;
+    } else {
+        say!("{}", against::table(&report))?;
+    }
+    report.scenarios.iter().try_for_each(|one| ensure_exact(&one.scenario, one.lost, one.duplicates))
+}
+
+fn until_interrupted<T>(measuring: impl Future<Output = Result<T>>) -> Result<T> {
+    crate::serve::runtime()?.block_on(async {
+        // Ctrl-C reaches the processes of the bench as well; what is left of them ends with what is dropped here.
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            biased;
+            _ = interrupted.recv() => bail!("interrupted"),
+            report = measuring => report,
+        }
+    })
+}
+
+fn ensure_exact(scenario: &str, lost: u64, duplicates: u64) -> Result<()> {
+    ensure!(lost == 0, "{scenario}: {lost} accepted deliveries did not arrive");
+    ensure!(duplicates == 0, "{scenario}: {duplicates} deliveries came twice");
     Ok(())
 }
 
@@ -120,14 +152,16 @@ async fn measure_all(args: &Args) -> Result<Report> {
         let full = full.map(|one| one.delivered_per_second);
         scenarios.push(measure(*scenario, args, full).await.with_context(|| scenario.name())?);
     }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Ok(Report { cores, payload_bytes: args.payload, scenarios })
+    Ok(Report { cores: cores(), payload_bytes: args.payload, scenarios })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Measures a scenario; `full` is what single messages reach, where that is known.
 async fn measure(scenario: Scenario, args: &Args, full: Option<f64>) -> Result<Figures> {
-    let payload = usize::try_from(args.payload).unwrap_or(usize::MAX);
-    let effort = Effort { seconds: args.seconds, messages: args.messages, payload, rate: None };
+    let effort = Effort::of(args);
     let name = scenario.name();
     let rig = Rig::start(scenario.shape()).await?;
     let mut empty = None;
@@ -149,7 +183,7 @@ async fn measure(scenario: Scenario, args: &Args, full: Option<f64>) -> Result<F
 }
 
 async fn warmed(mut rig: Rig, effort: &Effort) -> Result<Rig> {
-    rig.round(&Effort { seconds: WARM_UP_SECONDS, ..*effort }).await?;
+    rig.round(&Effort { seconds: WARM_UP_SECONDS.min(effort.seconds), ..*effort }).await?;
     rig.forget().await?;
     Ok(rig)
 }

@@ -3,6 +3,11 @@
 //! The binary measures, in processes of its own, and tells its figures as one object; here they are only judged.
 //! What is bound to the machine is judged as a ratio of what the same machine did in the same rounds without us: a
 //! bare client at the same receiver, a file that is appended to and synced, a server without a backlog.
+//!
+//! With `--against` it measures something else: whether a delivery became dearer than in another build ([`against`]).
+
+pub mod against;
+pub mod comparison;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,6 +29,9 @@ const COSTS: &[(&str, Option<f64>, f64)] =
 
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
+    if let Some(other) = &options.against {
+        return against::run(other, options);
+    }
     let short = ["--scenario", "single", "--scenario", "batch", "--rounds", "1", "--seconds", "4"];
     let args = if options.quick { &short[..] } else { &[] };
     let report = measured(&binary()?, args)?;
@@ -38,7 +46,11 @@ pub fn run(options: &Options) -> Findings {
     let control = Figure::at_least("control_caught", count(caught), "reports", count(CONTROLS.len()));
     // What a server takes that does nothing, or has ten million deliveries waiting, is measured there.
     let idle = if options.quick { Vec::new() } else { idle::run(options)? };
-    Ok(figures.into_iter().chain([control]).chain(idle).collect())
+    // Whether a comparison works at all, the build is asked to compare itself with itself.
+    let compared = if options.quick { against::run(&binary()?, options)? } else { Vec::new() };
+    let compared =
+        compared.into_iter().map(|figure| Figure { name: format!("against_itself_{}", figure.name), ..figure });
+    Ok(figures.into_iter().chain([control]).chain(idle).chain(compared).collect())
 }
 
 fn measured(binary: &Path, args: &[&str]) -> Result<Value, CannotRun> {

@@ -53,6 +53,7 @@ pub mod simulation;
 #[cfg(feature = "conformance")]
 pub mod ssrf;
 pub mod store_backlog;
+mod statistics;
 #[cfg(feature = "conformance")]
 pub mod store_conformance;
 pub mod store_kill9;

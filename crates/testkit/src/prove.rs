@@ -31,9 +31,15 @@ pub struct Options {
     /// A corpus instead of the one that is kept, where a proof has one.
     pub corpus: Option<PathBuf>,
 }
+    /// Another build of `posthaste` to compare with, where a proof compares.
+    pub against: Option<PathBuf>,
+    /// How many pairs to measure with `against`.
+    pub pairs: Option<u64>,
+    /// The bar for the ratio that comes of `against`, instead of the proof's own.
+    pub at_most: Option<f64>,
 
 /// How much wider the bar of a time is in the short form.
-const QUICK_SLACK: f64 = 3.0;
+pub(crate) const QUICK_SLACK: f64 = 3.0;
 
 /// Which side of the bar is good.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -27,13 +28,13 @@ pub(super) struct Memory {
 }
 
 impl Child {
-    /// Starts this program with other arguments and waits until it says where it listens.
-    pub(super) fn start(name: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Result<Self> {
-        let mut process = command(args)?
+    /// Starts `program`, which is this one or another build of it, and waits until it says where it listens.
+    pub(super) fn start(program: &Path, name: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Result<Self> {
+        let mut process = command(program, args)
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start the {name}"))?;
+            .with_context(|| format!("cannot start the {name}, {}", program.display()))?;
         let input = process.stdin.take().context("a child's input is piped")?;
         let output = BufReader::new(process.stdout.take().context("a child's output is piped")?);
         // Made before anything else can fail: dropping it ends the process.
@@ -88,15 +89,20 @@ impl Drop for Child {
 
 /// Runs this program with other arguments and gives what it printed.
 pub(super) fn output(name: &str, args: &[&str]) -> Result<String> {
-    let output = command(args)?.stdin(Stdio::null()).spawn()?.wait_with_output()?;
+    let output = command(&this_program()?, args).stdin(Stdio::null()).spawn()?.wait_with_output()?;
     ensure!(output.status.success(), "the {name} ended with {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn command(args: &[&str]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot tell which program this is")?);
+/// The program that runs now.
+pub(super) fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot tell which program this is")
+}
+
+fn command(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(args).stdout(Stdio::piped());
-    Ok(command)
+    command
 }
 
 fn refused(why: CannotRun) -> anyhow::Error {

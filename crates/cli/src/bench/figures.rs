@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use posthaste_testkit::bench::comparison::Quartiles;
 use serde::Serialize;
 
 use super::child::Memory;
@@ -108,15 +109,8 @@ impl Figures {
     }
 }
 
-/// The one in the middle, or the mean of the two in the middle.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    match (values.get(low), values.get(high)) {
-        (Some(low), Some(high)) => f64::midpoint(*low, *high),
-        _ => f64::NAN,
-    }
+    Quartiles::of(values).median
 }
 
 /// Microseconds of each.
@@ -131,16 +125,4 @@ fn ratio(part: u64, count: u64) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "a count of messages or bytes of a run is far below 2^52")]
 fn float(count: u64) -> f64 {
     count as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_median_is_not_moved_by_a_round_that_was_disturbed() {
-        assert_eq!(median([9.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([1.0, 2.0, 3.0, 100.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
-    }
 }

@@ -16,7 +16,7 @@ use super::child::{Child, Memory};
 use super::part::{Work, Worked};
 use super::scenario::Shape;
 use super::tally::{Arrival, Count};
-use super::{certificate, child};
+use super::{Args, certificate, child};
 
 /// Everything accepted arrives within this time after the last accept, or it is lost. A retry comes within a second.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
@@ -50,6 +50,14 @@ pub(super) struct Effort {
     pub(super) rate: Option<f64>,
 }
 
+impl Effort {
+    /// As the command line says, as fast as it is answered.
+    pub(super) fn of(args: &Args) -> Self {
+        let payload = usize::try_from(args.payload).unwrap_or(usize::MAX);
+        Self { seconds: args.seconds, messages: args.messages, payload, rate: None }
+    }
+}
+
 /// What happened in one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
@@ -78,6 +86,11 @@ pub(super) struct Used {
 
 impl Rig {
     pub(super) async fn start(shape: Shape) -> Result<Self> {
+        Self::with_server_of(&child::this_program()?, shape).await
+    }
+
+    /// The server is that of `program`; receiver, producer and bare client are this program's own.
+    pub(super) async fn with_server_of(program: &Path, shape: Shape) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("posthaste-bench-").tempdir();
         let folder = folder.context("cannot make a folder for the data")?;
         let path = |path: &Path| path.to_str().map(str::to_owned).context("the temporary folder's name is not UTF-8");
@@ -88,12 +101,12 @@ impl Rig {
             certificate::make(folder.path())?;
             args.extend(["--tls", &here]);
         }
-        let receiver = Child::start("receiver", &args, &[])?;
+        let receiver = Child::start(&child::this_program()?, "receiver", &args, &[])?;
         let authority = certificate::file(folder.path());
         // The server believes what the system believes, and here that is the receiver's certificate alone.
         let roots = [("SSL_CERT_FILE", authority.as_os_str())];
         let roots = if shape.tls { &roots[..] } else { &[] };
-        let server = Child::start("server", &["bench-part", "server", &data], roots)?;
+        let server = Child::start(program, "server", &["bench-part", "server", &data], roots)?;
         let mut rig = Self { server, receiver, endpoints: Vec::new(), shape, expected: 0, folder };
         for number in 0..shape.endpoints {
             let endpoint = rig.make_endpoint(&format!("hook/{number}")).await?;
@@ -163,6 +176,11 @@ impl Rig {
         let commits = self.server.ask()?;
         let commits = commits.trim().parse().with_context(|| format!("the server said {commits:?}"))?;
         Ok(Used { cpu: self.server.cpu()?, written_bytes: self.server.written_bytes()?, commits })
+    }
+
+    /// The server's CPU time so far, of all its threads.
+    pub(super) fn cpu(&self) -> Result<Duration> {
+        Ok(self.server.cpu()?.all())
     }
 
     pub(super) fn memory(&self) -> Result<Memory> {

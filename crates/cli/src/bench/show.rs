@@ -78,12 +78,12 @@ fn beside(figures: &Figures) -> String {
     told
 }
 
-fn row(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
+pub(super) fn row(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
 /// Names to the left, figures to the right, each column as wide as it must be.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
     };

@@ -9,16 +9,24 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use crate::bench::against::{PAIRS_MAX, PAIRS_MIN};
+
 use super::{Bar, CannotRun, Figure, Findings, Options, Proof};
 
 const USAGE: &str = "\
 usage: prove NAME [--quick] [--seeds N] [--first S] [--corpus FILE] [--json]
+       prove bench --against COMMIT [--pairs N] [--at-most RATIO] [--quick] [--json]
        prove --list
 
   --quick        the short form that the test script runs
   --seeds N      how many seeds, for a proof that has seeds
   --first S      the first seed
   --corpus FILE  another corpus, for a proof that has one (ssrf)
+  --against C    compares the CPU of a delivery with that of commit C, which
+                 `cargo xtask prove` builds; `prove` itself wants a path to the
+                 other `posthaste` instead
+  --pairs N      how often both are measured, 9 to 99 [default: 9]
+  --at-most R    the bar for new CPU by old CPU [default: 1.03]
   --json         one object instead of one line a figure
   --list         every proof and what it shows";
 
@@ -76,6 +84,9 @@ fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, St
             "--seeds" => options.seeds = Some(number("--seeds", args.next())?),
             "--first" => options.first = Some(number("--first", args.next())?),
             "--corpus" => options.corpus = Some(args.next().ok_or("--corpus wants a file")?.into()),
+            "--against" => options.against = Some(args.next().ok_or("--against wants a commit")?.into()),
+            "--pairs" => options.pairs = Some(number("--pairs", args.next())?),
+            "--at-most" => options.at_most = Some(ratio("--at-most", args.next())?),
             flag if flag.starts_with('-') => return Err(format!("there is no option {flag}")),
             _ => {
                 if let Some(first) = name.replace(arg.clone()) {
@@ -89,12 +100,24 @@ fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, St
     if options.seeds == Some(0) {
         return Err("--seeds 0 would prove nothing".to_owned());
     }
+    if options.against.is_none() && (options.pairs.is_some() || options.at_most.is_some()) {
+        return Err("--pairs and --at-most are for a comparison: say --against COMMIT as well".to_owned());
+    }
+    if options.pairs.is_some_and(|pairs| !(PAIRS_MIN..=PAIRS_MAX).contains(&pairs)) {
+        return Err(format!("--pairs wants {PAIRS_MIN} to {PAIRS_MAX}: fewer have no median worth judging"));
+    }
     Ok(Ask::Run { proof: *proof, options, form })
 }
 
 fn number(flag: &str, value: Option<String>) -> Result<u64, String> {
     let value = value.ok_or_else(|| format!("{flag} wants a number"))?;
     value.parse().map_err(|_| format!("{flag} wants a whole number, not {value}"))
+}
+
+fn ratio(flag: &str, value: Option<String>) -> Result<f64, String> {
+    let value = value.ok_or_else(|| format!("{flag} wants a ratio"))?;
+    let ratio = value.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
+    ratio.ok_or_else(|| format!("{flag} wants a ratio above 0, such as 1.03, not {value}"))
 }
 
 fn unknown(name: &str, proofs: &[Proof]) -> String {
@@ -207,6 +230,8 @@ fn text(raw: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const SAMPLES: &[Proof] = &[
@@ -273,6 +298,15 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_takes_its_pairs_and_its_bar_from_the_command_line() {
+        let Ok(Ask::Run { options, .. }) = asked("holds --against build --pairs 15 --at-most 1.1") else {
+            panic!("that is a complete command line");
+        };
+        assert_eq!(options.against.as_deref(), Some(Path::new("build")));
+        assert_eq!((options.pairs, options.at_most), (Some(15), Some(1.1)));
+    }
+
+    #[test]
     fn a_wrong_command_line_says_what_is_wrong_with_it() {
         let cases = [
             ("", "which proof?"),
@@ -283,6 +317,11 @@ mod tests {
             ("holds --corpus", "--corpus wants a file"),
             ("holds --seeds ten", "--seeds wants a whole number, not ten"),
             ("holds --seeds 0", "--seeds 0 would prove nothing"),
+            ("holds --against", "--against wants a commit"),
+            ("holds --pairs 9", "--pairs and --at-most are for a comparison: say --against COMMIT as well"),
+            ("holds --against a --pairs 8", "--pairs wants 9 to 99: fewer have no median worth judging"),
+            ("holds --against a --at-most -1", "--at-most wants a ratio above 0, such as 1.03, not -1"),
+            ("holds --against a --at-most x", "--at-most wants a ratio above 0, such as 1.03, not x"),
         ];
         for (line, complaint) in cases {
             assert_eq!(asked(line).err().as_deref(), Some(complaint), "`{line}`");

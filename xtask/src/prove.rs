@@ -24,6 +24,7 @@ const START_POSTHASTE: &[&str] = &[
     "outage-sockets",
     "overload",
     "noisy-neighbour",
+    "fan-out-lookup",
     "redaction",
     "signatures",
 ];
@@ -56,7 +57,6 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
     Ok(worst.into())
 }
 
-/// Those that have what is asked for.
 /// Builds everything, and gives the arguments for the proof: a commit to compare with has become a program.
 fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
     let target = target_folder()?;
@@ -65,6 +65,7 @@ fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
     other.map_or_else(|| Ok(args.to_vec()), |other| other.built_into(args))
 }
 
+/// Those that have what is asked for.
 fn binaries(args: &[String]) -> &'static [&'static str] {
     if args.iter().any(|arg| arg == "--list") {
         &BINARIES
@@ -117,12 +118,12 @@ pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
 
 /// Where cargo puts optimised binaries.
 fn release_folder() -> Result<PathBuf> {
-    let here = env::current_exe().context("cannot tell where this program lies")?;
     Ok(target_folder()?.join("release"))
 }
 
 /// This program lies in it, wherever it is.
 fn target_folder() -> Result<PathBuf> {
+    let here = env::current_exe().context("cannot tell where this program lies")?;
     let target = here.ancestors().nth(2).context("this program does not lie in a target folder")?;
     Ok(target.to_owned())
 }

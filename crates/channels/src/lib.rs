@@ -4,9 +4,10 @@
 //! row is read. The engine's connector sends what is made here; `posthaste-core` decides what
 //! follows from a verdict.
 //!
-//! Read [`webhook`] first; [`custom_headers`] is what an endpoint's owner may add to a request,
+//! Read [`channel`] first, then [`webhook`]; [`custom_headers`] is what an endpoint's owner may add to a request,
 //! [`retry_after`] what a receiver may ask of us, [`Fields`] how a request's head is kept.
 
+pub mod channel;
 pub mod custom_headers;
 pub mod fields;
 pub mod retry_after;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use channel::{Answer, Channel, Outgoing, Unsendable};
 pub use custom_headers::{BadHeader, CustomHeaders};
 pub use fields::{BadField, Fields};
 

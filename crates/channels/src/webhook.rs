@@ -1,12 +1,11 @@
 //! Webhooks: a signed POST of the payload, byte for byte, and what its answer means.
 //!
-//! [`request`] runs for every attempt and does nothing twice that could be done once: headers of
+//! A request is made for every attempt and does nothing twice that could be done once: headers of
 //! the endpoint's own come checked, secrets come with their key prepared, the body is shared and
 //! never copied. Invariant: the bytes signed are the bytes sent, and no header of ours can be
-//! replaced: [`CustomHeaders`] has none of their names. [`judge`] only names what came back; what follows from it is
+//! replaced: [`CustomHeaders`] has none of their names. The verdict only names what came back; what follows from it is
 //! `posthaste_core::delivery::settle`.
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use posthaste_core::classify::{self, Overrides};
 use posthaste_core::{Cause, Class, Timestamp, Verdict};
@@ -14,7 +13,7 @@ use posthaste_crypto::Secret;
 
 use crate::custom_headers::CustomHeaders;
 use crate::fields::Fields;
-use crate::{Request, retry_after};
+use crate::{Answer, Channel, Outgoing, Request, Unsendable, retry_after};
 
 /// The message's id: the same on every attempt.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -41,57 +40,48 @@ const FIELDS_BYTES: usize = 512;
 const JSON: &str = "application/json";
 const AGENT: &str = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
 
-/// One attempt, with everything its request is made of. It holds the payload: not for printing.
-#[derive(Clone)]
-pub struct Outgoing<'a> {
-    /// The endpoint's live secrets, newest first.
-    pub secrets: &'a [&'a Secret],
-    /// The message's public id.
-    pub message: &'a str,
-    /// The delivery's public id.
-    pub delivery: &'a str,
-    /// Which attempt this is; the first is 1.
-    pub attempt: u16,
-    /// What the message is about.
-    pub event_type: Option<&'a str>,
-    /// What the message belongs to.
-    pub correlation_id: &'a str,
-    /// The token to acknowledge with, where a receipt is required.
-    pub receipt: Option<&'a str>,
-    /// The endpoint's own.
-    pub headers: &'a CustomHeaders,
-    /// The payload as it was accepted.
-    pub body: Bytes,
+/// A webhook endpoint as its requests and verdicts need it, parsed once.
+#[derive(Debug, Default)]
+pub struct WebhookChannel {
+    /// What signs, newest first, each until its time: none stops later than the one before it.
+    pub secrets: Vec<(Secret, Option<Timestamp>)>,
+    /// The endpoint's own headers.
+    pub headers: CustomHeaders,
+    /// What the endpoint's owner says of status codes.
+    pub overrides: Overrides,
 }
 
-/// Why an attempt cannot be put into a request. Everything in it was checked when it was accepted,
-/// so each of these is a fault of ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsendable {
-    /// Nothing to sign with: it would go out unsigned.
-    #[error("delivery {delivery}: the endpoint has no live secret to sign with; rotate its secret")]
-    Unsigned {
-        /// Which delivery.
-        delivery: String,
-    },
-    /// A value no header can carry.
-    #[error("delivery {delivery}: the value of header {header} is not printable ASCII; send the message with another")]
-    Value {
-        /// Which delivery.
-        delivery: String,
-        /// Whose value.
-        header: HeaderName,
-    },
+impl WebhookChannel {
+    /// The secrets that sign at this time, newest first.
+    fn live_secrets(&self, now: Timestamp) -> Vec<&Secret> {
+        let live = self.secrets.iter().take_while(|(_, until)| until.is_none_or(|until| now < until));
+        live.map(|(secret, _)| secret).collect()
+    }
+}
+
+impl Channel for WebhookChannel {
+    fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsendable> {
+        request(&self.live_secrets(now), &self.headers, outgoing, now)
+    }
+
+    fn judge(&self, answer: &Answer<'_>, now: Timestamp) -> Verdict {
+        judge(answer, &self.overrides, now)
+    }
 }
 
 /// The request of this attempt, signed at `now`.
-pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsendable> {
+fn request(
+    secrets: &[&Secret],
+    headers: &CustomHeaders,
+    outgoing: &Outgoing<'_>,
+    now: Timestamp,
+) -> Result<Request, Unsendable> {
     let delivery = || outgoing.delivery.to_owned();
-    if outgoing.secrets.is_empty() {
+    if secrets.is_empty() {
         return Err(Unsendable::Unsigned { delivery: delivery() });
     }
     let timestamp_seconds = now.as_millis().div_euclid(1_000);
-    let signature = posthaste_crypto::sign(outgoing.secrets, outgoing.message, timestamp_seconds, &outgoing.body);
+    let signature = posthaste_crypto::sign(secrets, outgoing.message, timestamp_seconds, &outgoing.body);
     let (timestamp, attempt) = (timestamp_seconds.to_string(), outgoing.attempt.to_string());
     let values = [
         (CONTENT_TYPE, Some(JSON)),
@@ -112,21 +102,12 @@ pub fn request(outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsen
             return Err(Unsendable::Value { delivery: delivery(), header });
         }
     }
-    Ok(Request { ours, own: outgoing.headers.fields().clone(), body: outgoing.body.clone() })
-}
-
-/// What came back, as far as a verdict depends on it.
-#[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
-    /// The status, also one that HTTP does not know.
-    pub status: u16,
-    /// The answer's headers.
-    pub headers: &'a HeaderMap,
+    Ok(Request { ours, own: headers.fields().clone(), body: outgoing.body.clone() })
 }
 
 /// What an answer means at an endpoint with these overrides: they change the class, while the
 /// cause still tells what came.
-pub fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
+fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
     // One that is there and says nothing (past, zero, not a time) asks for no wait of its own; only
     // its absence makes a bare 429.
     let asked = || {
@@ -148,9 +129,10 @@ pub fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verd
     }
     Verdict {
         class,
-        cause,
         status: Some(answer.status),
         retry_after: classify::heeds_retry_after(answer.status).then(asked).flatten(),
+        prune: class == Class::Gone,
+        ..Verdict::of(cause)
     }
 }
 
@@ -168,6 +150,7 @@ mod tests {
     use std::sync::LazyLock;
     use std::time::Duration;
 
+    use bytes::Bytes;
     use posthaste_crypto::{Received, verify};
     use proptest::prelude::*;
 
@@ -183,24 +166,26 @@ mod tests {
 
     fn outgoing() -> Outgoing<'static> {
         Outgoing {
-            secrets: &*SECRETS,
             message: "msg_1",
             delivery: "dlv_2",
             attempt: 3,
             event_type: Some("invoice.paid"),
             correlation_id: "order-99",
             receipt: None,
-            headers: &NO_HEADERS,
             body: Bytes::from_static(br#"{"paid": 1.0}"#),
         }
     }
 
     fn made(outgoing: &Outgoing<'_>) -> Request {
-        request(outgoing, NOW).expect("nothing in it is wrong")
+        made_with(&NO_HEADERS, outgoing)
     }
 
-    fn refused(outgoing: &Outgoing<'_>) -> Unsendable {
-        request(outgoing, NOW).expect_err("something in it is wrong")
+    fn made_with(headers: &CustomHeaders, outgoing: &Outgoing<'_>) -> Request {
+        request(&*SECRETS, headers, outgoing, NOW).expect("nothing in it is wrong")
+    }
+
+    fn refused(secrets: &[&Secret], outgoing: &Outgoing<'_>) -> Unsendable {
+        request(secrets, &NO_HEADERS, outgoing, NOW).expect_err("something in it is wrong")
     }
 
     /// Every field, ours first.
@@ -222,7 +207,7 @@ mod tests {
     #[test]
     fn a_request_has_the_documented_headers_and_no_other() {
         let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
-        let request = made(&Outgoing { headers: &custom, receipt: Some("rct-7"), ..outgoing() });
+        let request = made_with(&custom, &Outgoing { receipt: Some("rct-7"), ..outgoing() });
         let signature = posthaste_crypto::sign(&*SECRETS, "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#);
         let agent = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
         let expected = [
@@ -258,11 +243,13 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_says_why() {
         let delivery = || "dlv_2".to_owned();
-        let unsigned = Outgoing { secrets: &[], ..outgoing() };
-        assert_eq!(refused(&unsigned), Unsendable::Unsigned { delivery: delivery() });
+        assert_eq!(refused(&[], &outgoing()), Unsendable::Unsigned { delivery: delivery() });
         for event_type in ["a\r\nx: y", "a\0", "ä"] {
             let unprintable = Outgoing { event_type: Some(event_type), ..outgoing() };
-            assert_eq!(refused(&unprintable), Unsendable::Value { delivery: delivery(), header: EVENT_TYPE });
+            assert_eq!(
+                refused(&*SECRETS, &unprintable),
+                Unsendable::Value { delivery: delivery(), header: EVENT_TYPE }
+            );
         }
     }
 
@@ -275,7 +262,7 @@ mod tests {
         for (status, class) in overrides {
             table.add(status, class).expect("a valid override");
         }
-        judge(&Answer { status, headers: &headers }, &table, NOW)
+        judge(&Answer { status, headers: &headers, excerpt: b"" }, &table, NOW)
     }
 
     #[test]
@@ -290,7 +277,7 @@ mod tests {
             (500, Class::Retry, Cause::InternalError),
         ];
         for (status, class, cause) in cases {
-            let expected = Verdict { class, cause, status: Some(status), retry_after: None };
+            let expected = Verdict { class, status: Some(status), prune: status == 410, ..Verdict::of(cause) };
             assert_eq!(judged(status, &[], &[]), expected);
         }
     }
@@ -318,7 +305,7 @@ mod tests {
             headers.append(ASKS, HeaderValue::from_static(asks));
             let mut table = Overrides::default();
             overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
-            let verdict = judge(&Answer { status, headers: &headers }, &table, NOW);
+            let verdict = judge(&Answer { status, headers: &headers, excerpt: b"" }, &table, NOW);
             (verdict.class, verdict.cause)
         };
         assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));
@@ -344,6 +331,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_secret_signs_until_its_end_and_not_longer() {
+        let until = |ms: Option<i64>| (Secret::generate(), ms.map(Timestamp::from_millis));
+        let channel = WebhookChannel {
+            secrets: vec![until(None), until(Some(20)), until(Some(10))],
+            ..WebhookChannel::default()
+        };
+        let live = |ms| channel.live_secrets(Timestamp::from_millis(ms)).len();
+        assert_eq!([9, 10, 19, 20, 1_000].map(live), [3, 2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn an_override_to_gone_prunes_the_endpoint() {
+        assert!(judged(404, &[], &[("404", "gone")]).prune);
+        assert!(!judged(410, &[], &[("410", "retry")]).prune);
+    }
+
     proptest! {
         #[test]
         fn custom_headers_never_replace_ours_nor_frame_the_request(
@@ -361,7 +365,7 @@ mod tests {
             let taken = given.filter(|field| CustomHeaders::parse([*field]).is_ok());
             let custom = CustomHeaders::parse(taken).unwrap_or_default();
             let plain = made(&outgoing());
-            let request = made(&Outgoing { headers: &custom, ..outgoing() });
+            let request = made_with(&custom, &outgoing());
             let (plain, both) = (fields_of(&plain), fields_of(&request));
             prop_assert_eq!(&both[..plain.len()], &plain[..]);
             let mut names: Vec<&str> = both.iter().map(|(name, _)| *name).collect();

@@ -164,13 +164,11 @@ pub(crate) async fn served<C: Clock>(
             ..connector::Settings::default()
         },
         roots: roots(&config.roots),
-        ids: IdKey::from_bytes(store.id_key()),
-        lookup: store.lookups(),
-        api_keys: store.api_keys(),
         seed: u64::from_le_bytes(posthaste_crypto::random::bytes()),
         master_key: Some(Keeper::new(&config.master_key, &config.data)),
         retention: config.retention,
         defaults: config.defaults.clone(),
+        ..Settings::new(IdKey::from_bytes(store.id_key()), store.lookups(), store.api_keys())
     };
     posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
 }

@@ -8,7 +8,7 @@
 
 use crate::cause::Cause;
 use crate::delivery::Delivery;
-use crate::id::{DeliveryId, Key, LaneId, MessageId};
+use crate::id::{DeliveryId, EndpointId, Key, LaneId, MessageId};
 use crate::id_map::IdMap;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -36,9 +36,27 @@ pub struct Cut {
     /// Deliveries in flight when it was made: they may still arrive, so their own outcome ends
     /// them. A restart forgets the exception: what was in flight then is not sent again.
     pub spared: Vec<DeliveryId>,
+    /// The endpoint that ends with its lane, and what becomes of it by the same commit.
+    pub endpoint: Option<(EndpointId, EndpointChange)>,
+}
+
+/// What becomes of an endpoint, by an answer of its receiver or at its owner's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointChange {
+    /// Its receiver said that it is no more.
+    Gone,
+    /// Its receiver asked for nothing more.
+    Disabled,
+    /// Its owner deleted it.
+    Deleted,
 }
 
 impl Cut {
+    /// One that spares nothing and ends no endpoint.
+    pub const fn new(scope: Scope, upto: Key, cause: Cause, at: Timestamp) -> Self {
+        Self { scope, upto, cause, at, spared: Vec::new(), endpoint: None }
+    }
+
     /// Whether this delivery is ended by it.
     pub fn covers(&self, delivery: &Delivery) -> bool {
         in_scope(self.scope, delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
@@ -51,6 +69,7 @@ impl Cut {
         self.cause = later.cause;
         self.at = later.at;
         self.spared.extend(later.spared);
+        self.endpoint = later.endpoint;
     }
 
     /// The state of what it covers.
@@ -132,6 +151,7 @@ mod tests {
             cause,
             at: Timestamp::from_millis(at),
             spared: spared.iter().copied().map(DeliveryId::from_raw).collect(),
+            endpoint: None,
         }
     }
 
@@ -139,6 +159,7 @@ mod tests {
         Delivery::queued(
             DeliveryId::from_raw(id),
             MessageId::from_raw(1),
+            EndpointId::from_raw(2),
             LANE,
             Tier::Promotional,
             Timestamp::from_millis(0),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::delivery::{Compact, Delivery, Expiry};
-use crate::id::{DeliveryId, MessageId};
+use crate::id::{DeliveryId, EndpointId, MessageId};
 use crate::pattern::Pattern;
 use crate::queue::LaneSettings;
 use crate::tier::Tier;
@@ -56,7 +56,9 @@ impl Audience {
 /// Somebody who might get it.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
-    /// The lane it would go to.
+    /// The endpoint it would go to.
+    pub endpoint: EndpointId,
+    /// The lane it would wait in.
     pub lane: &'a Arc<LaneSettings>,
     /// What the endpoint wants; nothing means everything.
     pub event_types: &'a [Pattern],
@@ -90,7 +92,7 @@ impl Fanout {
             expiry: Expiry::from_ttl(born, self.ttl.or(to.ttl)),
             ack_within: self.ack_within,
             compact: if self.has_compact { Compact::Spare } else { Compact::None },
-            ..Delivery::queued(id, self.message, to.lane.lane, self.tier, born)
+            ..Delivery::queued(id, self.message, to.endpoint, to.lane.lane, self.tier, born)
         }
     }
 }
@@ -113,7 +115,9 @@ mod tests {
         let lane = Arc::new(LaneSettings::new(LaneId::from_raw(1), TenantId::from_raw(1), policy));
         let wants = [Pattern::parse("order.*").expect("a pattern")];
         let marks: Vec<String> = owned(&["a", "b"]);
-        let ann = Candidate { lane: &lane, event_types: &wants, subject: Some("ann"), tags: &marks, ttl: None };
+        let endpoint = EndpointId::from_raw(2);
+        let ann =
+            Candidate { endpoint, lane: &lane, event_types: &wants, subject: Some("ann"), tags: &marks, ttl: None };
         audience.has(&ann, event_type)
     }
 

@@ -2,6 +2,7 @@
 //! that writer's sequence. How keys look to the outside is `posthaste-crypto`'s `public_id`.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// How many bits of a key count a writer's rows; the bits above them name the writer.
 const SEQ_BITS: u32 = 40;
@@ -110,14 +111,11 @@ id!(
     JobId
 );
 id!(
-    /// The unit of flow: for webhooks, an endpoint's own queue.
+    /// The unit of flow: deliveries that share an order, a window and gates. A webhook endpoint has a lane of its own;
+    /// the endpoints of one provider may share one. Today every endpoint has a lane of its own (ADR 17).
     LaneId
 );
 
-id!(
-    /// A scheme, host and port that several endpoints may share; made by [`OriginId::of`].
-    OriginId
-);
 id!(
     /// A provider, or a group of origins an operator names.
     RegionId
@@ -127,6 +125,11 @@ id!(
     CredentialId
 );
 
+/// A scheme, host and port that several endpoints may share: a hash of how they are written. Never 0, so that an
+/// optional one takes no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OriginId(NonZeroU64);
+
 impl OriginId {
     /// The origin written like this, in lower case: `https://example.com:443`.
     pub fn of(origin: &str) -> Self {
@@ -135,6 +138,19 @@ impl OriginId {
             (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0000_0100_0000_01B3)
         });
         Self::from_raw(mixed)
+    }
+
+    /// The id as it was stored; 0, which is never stored, becomes 1.
+    pub const fn from_raw(raw: u64) -> Self {
+        match NonZeroU64::new(raw) {
+            Some(raw) => Self(raw),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
+    /// The id as it is stored.
+    pub const fn raw(self) -> u64 {
+        self.0.get()
     }
 }
 
@@ -157,20 +173,6 @@ impl Shard {
     /// The shard's number.
     pub const fn number(self) -> u16 {
         self.0
-    }
-}
-
-impl LaneId {
-    /// The endpoint whose lane it is.
-    pub const fn endpoint(self) -> EndpointId {
-        EndpointId(self.0)
-    }
-}
-
-impl From<EndpointId> for LaneId {
-    /// A webhook endpoint is its own lane.
-    fn from(endpoint: EndpointId) -> Self {
-        Self(endpoint.0)
     }
 }
 

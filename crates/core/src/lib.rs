@@ -8,6 +8,7 @@
 //! (whose turn it is: `admit`, `next`, `settle`, `wake_at`, `explain`).
 
 pub mod cause;
+pub mod change_stamps;
 pub mod classify;
 pub mod cut;
 pub mod delivery;

@@ -113,13 +113,6 @@ impl OffPeak {
         (opens > now).then_some(opens)
     }
 
-    /// When it closes, or `None` while it is closed.
-    pub fn closes_at(&self, now: Timestamp) -> Option<Timestamp> {
-        // It is closed between the end of one window and the beginning of the next.
-        let closes = self.next_between(self.to, self.from, now);
-        (closes > now).then_some(closes)
-    }
-
     /// The first instant, `now` included, at which the local clock reads between two minutes of
     /// the day, the second excluded.
     fn next_between(&self, from: u16, to: u16, now: Timestamp) -> Timestamp {
@@ -231,11 +224,10 @@ mod tests {
     /// Checks that a window opens and closes at these minutes, asked a minute before each.
     #[track_caller]
     fn check(window: &OffPeak, opens: i64, closes: i64) {
-        assert_eq!(window.closes_at(at(opens - 1)), None);
         assert_eq!(window.opens_at(at(opens - 1)), Some(at(opens)));
         assert_eq!(window.opens_at(at(opens)), None, "its first minute is inside");
-        assert_eq!(window.closes_at(at(closes - 1)), Some(at(closes)));
-        assert_eq!(window.closes_at(at(closes)), None, "its last minute is before the end");
+        assert_eq!(window.opens_at(at(closes - 1)), None, "its last minute is before the end");
+        assert!(window.opens_at(at(closes)).is_some());
     }
 
     #[test]
@@ -248,7 +240,7 @@ mod tests {
     fn a_window_may_span_midnight() {
         let night = window(clock(20, 0), clock(7, 0), berlin());
         check(&night, utc(2, 10, 19, 0), utc(2, 11, 6, 0));
-        assert_eq!(night.closes_at(at(utc(2, 10, 23, 30))), Some(at(utc(2, 11, 6, 0))));
+        assert_eq!(night.opens_at(at(utc(2, 10, 23, 30))), None);
     }
 
     #[test]
@@ -335,7 +327,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
-        fn it_opens_and_closes_when_a_walk_minute_by_minute_finds_it(
+        fn it_opens_when_a_walk_minute_by_minute_finds_it(
             changes in any_place(),
             from in 0_u16..1_440,
             to in 0_u16..1_440,
@@ -347,14 +339,12 @@ mod tests {
             let start = near + shift;
             let inside = |minute: &i64| reads_inside(from, to, &changes, *minute);
             let opens = (start..).find(inside).expect("it opens some day");
-            let closes = (start..).find(|minute| !inside(minute)).expect("it closes some day");
             let window = window(from, to, changes.clone());
             prop_assert_eq!(window.opens_at(at(start)), (opens > start).then(|| at(opens)));
-            prop_assert_eq!(window.closes_at(at(start)), (closes > start).then(|| at(closes)));
         }
 
         #[test]
-        fn it_is_either_open_or_closed_and_never_turns_in_the_past(
+        fn it_never_opens_in_the_past(
             now in any::<i64>(),
             from in 0_u16..1_440,
             to in 0_u16..1_440,
@@ -365,9 +355,7 @@ mod tests {
             let Ok(offsets) = Offsets::new(changes) else { return Ok(()) };
             let window = OffPeak::new(from, to, Arc::new(offsets)).expect("a valid window");
             let now = Timestamp::from_millis(now);
-            let (opens, closes) = (window.opens_at(now), window.closes_at(now));
-            prop_assert!(opens.is_some() != closes.is_some() || now == Timestamp::MAX);
-            prop_assert!(opens.or(closes).is_none_or(|turns| turns > now));
+            prop_assert!(window.opens_at(now).is_none_or(|opens| opens > now));
         }
     }
 }

@@ -44,11 +44,6 @@ impl Pattern {
             None => self.0 == event_type,
         }
     }
-
-    /// The pattern as it was written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 #[cfg(test)]

@@ -48,16 +48,15 @@ pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
 pub use window::{Admission, PageWanted, Shed};
 
-use crate::cause::Class;
 use crate::cut::{Cuts, Scope};
-use crate::delivery::{self, Decision, Verdict};
+use crate::delivery::{self, Circumstances, Verdict, VerdictScope};
 use crate::dice::Roll;
 use crate::flow::breaker::Rule;
 use crate::flow::{Care, SharedGate};
 use crate::hold::Hold;
-use crate::id::{DeliveryId, LaneId, MessageId, OriginId, TenantId};
+use crate::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, TenantId};
 use crate::id_map::IdMap;
-use crate::slice::{self, Tightness};
+use crate::slice::Tightness;
 use crate::slots::Slots;
 use crate::state::State;
 use crate::tier::Tier;
@@ -187,8 +186,8 @@ pub struct Queue {
     paused_origins: IdMap<OriginId, Hold>,
     /// Gates that lanes share.
     shared: BTreeMap<SharedGate, Box<Shared>>,
-    /// Origins with one failing lane.
-    suspects: IdMap<OriginId, LaneId>,
+    /// Origins with one failing endpoint.
+    suspects: IdMap<OriginId, EndpointId>,
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     marks: Marks,
@@ -291,58 +290,48 @@ impl Queue {
     }
 
     /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
-    /// or nothing of that id is in flight.
-    pub fn settle(&mut self, now: Timestamp, roll: Roll, id: DeliveryId, verdict: &Verdict) -> Option<Record> {
+    /// or nothing of that id is in flight. `superseded` says whether a newer delivery took its place meanwhile.
+    pub fn settle(
+        &mut self,
+        now: Timestamp,
+        roll: Roll,
+        id: DeliveryId,
+        verdict: &Verdict,
+        superseded: bool,
+    ) -> Option<Record> {
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
         let index = item.lane;
         let settings = Arc::clone(self.lane_ref(index).settings.as_ref()?);
-        let mut decision = delivery::settle(&item.delivery, verdict, &settings.policy, now, roll);
-        let lane = item.delivery.lane;
-        let spent = decision.attempts > item.delivery.attempts;
-        if verdict.class == Class::Credential && settings.credential().is_some() && self.limits.care == Care::On {
-            // Everything behind the credential is held, not this lane alone.
-            decision.lane_hold = None;
-        }
-        if let Some(hold) = decision.lane_hold {
-            self.hold(lane, hold);
-        }
-        if !spent && decision.state.is_terminal() {
-            // There was nothing to send: what it took is given back, and it ends.
-            self.unsent(id, now);
-            return Some(self.apply(id, &decision, now));
-        }
-        if !spent && verdict.class != Class::Credential {
-            // Nothing was tried, so there is nothing to remember.
-            self.put_back(now, id, decision.state.due().unwrap_or(now));
-            return None;
-        }
-        self.slice(&mut decision, id, now);
-        if let Some(flight) = self.landed(id, now) {
-            self.answered(index, &flight, verdict, now, roll);
-        }
-        self.ring_lane(index, now);
-        if !spent {
-            self.wait_again(id, decision.state.due().unwrap_or(now), now);
-            return None;
-        }
-        let mut record = self.apply(id, &decision, now);
-        record.ends_endpoint = decision.ends_endpoint;
-        Some(record)
-    }
-
-    /// Retries of the lower tiers leave together with others for the same destination (G2).
-    fn slice(&self, decision: &mut Decision, id: DeliveryId, now: Timestamp) {
-        let State::Retry { due, cause } = decision.state else { return };
-        if self.limits.care == Care::Off {
-            return;
-        }
-        let delivery = &self.items[&id].delivery;
+        let has_care = self.limits.care == Care::On;
         let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
-        let tight = Tightness::of(in_flight, self.limits.slots);
-        let released = slice::released_at(due, now, delivery.lane, delivery.tier, tight);
-        if !delivery.expiry.is_over(released) {
-            decision.state = State::Retry { due: released, cause };
+        let given = Circumstances {
+            strict: settings.strict(),
+            cut: self.cuts.cause(&item.delivery),
+            superseded,
+            tightness: has_care.then(|| Tightness::of(in_flight, self.limits.slots)),
+            credential_gate: has_care && settings.credential().is_some(),
+            ..Circumstances::new(&settings.policy)
+        };
+        let decision = delivery::settle(&item.delivery, verdict, &given, now, roll);
+        if let Some((scope, hold)) = decision.hold {
+            match (scope, settings.credential()) {
+                (VerdictScope::Credential, Some(credential)) => self.hold_credential(credential, hold, now),
+                _ => self.hold(settings.lane, hold),
+            }
         }
+        if !decision.was_made {
+            self.unsent(id, now);
+        } else {
+            if let Some(flight) = self.landed(id, now) {
+                self.answered(index, &flight, verdict, now, roll);
+            }
+            self.ring_lane(index, now);
+        }
+        if decision.is_recorded {
+            return Some(self.apply(id, &decision));
+        }
+        self.wait_again(id, decision.state.due().unwrap_or(now), now);
+        None
     }
 
     /// Takes back one that was picked and not sent: no attempt is spent, nothing is written.

@@ -246,11 +246,6 @@ impl TenantWrapped {
         &self.0
     }
 
-    /// The tenant's key it is wrapped by.
-    pub fn by(&self) -> KeyId {
-        KeyId(number_of(&self.0))
-    }
-
     fn of(sealed: Vec<u8>) -> Self {
         Self(sealed.try_into().expect("a key has 32 bytes"))
     }
@@ -351,7 +346,6 @@ mod tests {
         let next = TenantKey::generate(KeyId(9), 1);
         let needed = next.unwrap_subject_key(KeyId(2), &ALICE, &kept).err();
         assert_eq!(needed, Some(NotOpened::KeyNeeded(KeyId(1))));
-        assert_eq!(kept.by(), KeyId(1));
     }
 
     #[test]
@@ -376,7 +370,7 @@ mod tests {
     #[test]
     fn keys_are_shared_by_threads() {
         fn shared<T: Send + Sync>() {}
-        shared::<(StoreKey, TenantKey, SealingKey, seal::Opener, crate::master::Masters)>();
+        shared::<(StoreKey, TenantKey, SealingKey, crate::master::Masters)>();
         shared::<(LookupKey, RowMacKey, TokenKey, ApiKeyHasher, CheckpointKey)>();
     }
 

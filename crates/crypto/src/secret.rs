@@ -55,22 +55,6 @@ impl Drop for SecretKey {
     }
 }
 
-/// Bytes of any number that are nobody's business, such as a payload that was opened.
-pub struct SecretBytes(Zeroizing<Vec<u8>>);
-
-impl SecretBytes {
-    /// The bytes, in the open.
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<Vec<u8>> for SecretBytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-}
-
 /// A text that is nobody's business, such as an API key.
 pub struct SecretText(Zeroizing<String>);
 
@@ -100,14 +84,6 @@ impl PartialEq for SecretKey {
 
 impl Eq for SecretKey {}
 
-impl PartialEq for SecretBytes {
-    fn eq(&self, other: &Self) -> bool {
-        same(&self.0, &other.0)
-    }
-}
-
-impl Eq for SecretBytes {}
-
 impl PartialEq for SecretText {
     fn eq(&self, other: &Self) -> bool {
         same(self.0.as_bytes(), other.0.as_bytes())
@@ -119,12 +95,6 @@ impl Eq for SecretText {}
 const HIDDEN: &str = "Secret(..)";
 
 impl fmt::Debug for SecretKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
-    }
-}
-
-impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HIDDEN)
     }
@@ -144,10 +114,9 @@ mod tests {
     fn a_printed_secret_shows_nothing() {
         let printed = [
             format!("{:?}", SecretKey::from_bytes(&[0x41; KEY_BYTES])),
-            format!("{:?}", SecretBytes::from(b"AAAA".to_vec())),
             format!("{:#?}", SecretText::from("AAAA".to_owned())),
         ];
-        assert_eq!(printed, [HIDDEN; 3]);
+        assert_eq!(printed, [HIDDEN; 2]);
     }
 
     #[test]
@@ -159,9 +128,6 @@ mod tests {
             other[place] ^= 1;
             assert!(key != SecretKey::from_bytes(&other), "byte {place}");
         }
-        let [one, other] = [b"abc", b"abd"].map(|bytes| SecretBytes::from(bytes.to_vec()));
-        assert!(one == SecretBytes::from(b"abc".to_vec()) && one != other);
-        assert!(one != SecretBytes::from(b"abcd".to_vec()));
         assert!(SecretText::from("a".to_owned()) != SecretText::from(String::new()));
     }
 }

@@ -45,7 +45,8 @@ pub enum Field {
 
 impl Field {
     /// Every field there is.
-    pub const ALL: [Self; 11] = [
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 11] = [
         Self::MessageBody,
         Self::MessageCompact,
         Self::MessageHead,

@@ -19,7 +19,6 @@
 //!
 //! assert_eq!(tokens.check(Action::Receipt, token.expose(), 1_999), Ok(claims));
 //! assert_eq!(tokens.check(Action::Receipt, token.expose(), 2_000), Err(BadToken::Expired));
-//! assert_eq!(tokens.check(Action::Unsubscribe, token.expose(), 1_999), Err(BadToken::Forged));
 //! ```
 
 use std::fmt;
@@ -36,8 +35,6 @@ use crate::secret::{SecretKey, SecretText, same};
 
 /// How long a receipt token lives.
 pub const RECEIPT_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How long a one-click token lives: a mail is kept for long.
-pub const ONE_CLICK_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 
 /// What a token allows. The numbers are inside every token ever given out: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +42,6 @@ pub const ONE_CLICK_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 pub enum Action {
     /// To say that a delivery arrived, or was clicked.
     Receipt = 1,
-    /// To unsubscribe with one click.
-    Unsubscribe = 2,
 }
 
 /// What a token is for.
@@ -185,7 +180,7 @@ mod tests {
         assert_eq!(format!("{token:?}"), "Secret(..)");
     }
 
-    /// Tokens are out in mails for more than a year: one that was given out must be taken. Computed by
+    /// Tokens are out for a month: one that was given out must be taken. Computed by
     /// another program.
     #[test]
     fn a_token_once_given_out_keeps_its_meaning() {
@@ -196,16 +191,15 @@ mod tests {
 
     #[test]
     fn a_token_is_worth_nothing_from_its_end_on() {
-        let token = key(1, 1).make(Action::Unsubscribe, &CLAIMS);
+        let token = key(1, 1).make(Action::Receipt, &CLAIMS);
         for (now_ms, expected) in [(i64::MIN, Ok(CLAIMS)), (4_999, Ok(CLAIMS)), (5_000, Err(BadToken::Expired))] {
-            assert_eq!(key(1, 1).check(Action::Unsubscribe, token.expose(), now_ms), expected);
+            assert_eq!(key(1, 1).check(Action::Receipt, token.expose(), now_ms), expected);
         }
     }
 
     #[test]
-    fn a_token_of_another_key_or_action_is_refused() {
+    fn a_token_of_another_key_is_refused() {
         let token = key(1, 1).make(Action::Receipt, &CLAIMS);
-        assert_eq!(key(1, 1).check(Action::Unsubscribe, token.expose(), 0), Err(BadToken::Forged));
         assert_eq!(key(1, 7).check(Action::Receipt, token.expose(), 0), Err(BadToken::Forged));
         assert_eq!(key(2, 1).check(Action::Receipt, token.expose(), 0), Err(BadToken::KeyNeeded(KeyId(1))));
     }
@@ -238,8 +232,8 @@ mod tests {
         #[test]
         fn a_token_says_what_it_was_made_for(tenant: u64, delivery: u64, expires_ms in 1i64.., id: u32) {
             let claims = Claims { tenant, delivery, expires_ms };
-            let token = key(id, 3).make(Action::Unsubscribe, &claims);
-            prop_assert_eq!(key(id, 3).check(Action::Unsubscribe, token.expose(), 0), Ok(claims));
+            let token = key(id, 3).make(Action::Receipt, &claims);
+            prop_assert_eq!(key(id, 3).check(Action::Receipt, token.expose(), 0), Ok(claims));
         }
 
         #[test]

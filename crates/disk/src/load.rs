@@ -22,7 +22,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Acceptance, Accepted, Act, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
-    Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError,
+    Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
 };
 
 use crate::crowd::Flaw;
@@ -193,8 +193,9 @@ impl Load {
         let lane = self.dice.u64(1..6);
         let place = [Place::Ready, Place::Ready, Place::Spilled, Place::Delayed][self.dice.usize(..4)];
         let id = DeliveryId(message.0.plus(n));
-        let delivery = Delivery::queued(id, message, LaneId::from_raw(lane), Tier::Promotional, NOW);
-        NewDelivery::new(delivery, place, Arc::new(endpoint(lane).lane_settings()))
+        let to = endpoint(lane);
+        let delivery = Delivery::queued(id, message, to.id, to.lane, Tier::Promotional, NOW);
+        NewDelivery::new(delivery, place, Arc::new(to.lane_settings()))
     }
 
     fn key(&mut self) -> Idempotency {
@@ -233,7 +234,7 @@ impl Load {
                 place: Place::Delayed,
                 shard: Shard::of(delivery.lane),
                 pauses_lane: false,
-                ends_endpoint: false,
+                endpoint_change: None,
                 delivery,
             },
             epoch: session.epoch,
@@ -287,7 +288,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
         Op::Spill(deliveries) => store.spill(session, deliveries.clone()).await.map(|()| Answer::Done),
         Op::Fact(Fact::Cut(lane)) => {
             let scope = Scope::Lane(*lane);
-            let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
+            let cut = Cut::new(scope, Key::from_raw(1), Cause::Cancelled, NOW);
             store.cut(session, cut, None).await.map(|_| Answer::Done)
         }
         Op::Fact(Fact::Pause(lane)) => {
@@ -308,9 +309,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
 }
 
 fn endpoint(n: u64) -> Endpoint {
-    Endpoint {
-        secrets: vec![SigningSecret::lasting("whsec_a")],
-        max_in_flight: 10,
-        ..Endpoint::new(EndpointId::from_raw(n), TENANT, NOW, format!("https://example.com/{n}"))
-    }
+    let secrets = vec![SigningSecret::lasting("whsec_a")];
+    let target = WebhookTarget::signing(format!("https://example.com/{n}"), secrets);
+    Endpoint { max_in_flight: 10, ..Endpoint::new(EndpointId::from_raw(n), LaneId::from_raw(n), TENANT, NOW, target) }
 }

@@ -13,11 +13,11 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::Kind;
-use posthaste_store::FanOut;
 use posthaste_store::{
     Acceptance, Accepted, CollapseKey, Details, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store,
     StoreError,
 };
+use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
 use crate::clock::Clock;
 use crate::destination::Destination;
@@ -29,6 +29,12 @@ const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked 
 
 /// Deliveries that fit the accept's own transaction.
 pub const FANOUT_MAX: usize = 1_000;
+
+/// Endpoints that are read together for a message that names subjects or tags: as many as may want it.
+const SELECTED_PAGE: u32 = 1_000;
+
+/// Such pages that an accept reads before it leaves the rest to a job.
+const SELECTED_PAGES_MAX: usize = ENDPOINTS_LISTED_MAX / SELECTED_PAGE as usize;
 
 /// A message as a producer hands it in, checked at the edge.
 #[derive(Clone, Debug)]
@@ -49,7 +55,7 @@ pub struct NewMessage {
     pub ttl: Option<Duration>,
     /// Not before this.
     pub deliver_at: Option<Timestamp>,
-    /// To whom; whoever of its audience wants such events when empty.
+    /// To whom; when empty, those endpoints of its audience that want such events.
     pub endpoints: Vec<Named>,
     /// What else is said of it, and whom it is for.
     pub details: Details,
@@ -319,6 +325,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     async fn recipients(&self, new: &NewMessage, known: &mut Known) -> Result<Recipients, NotAccepted> {
+        let Audience { subjects, tags, .. } = &new.details.audience;
+        if let (true, Some(selector)) = (new.endpoints.is_empty(), EndpointSelector::new(subjects, tags)) {
+            return Ok(self.selected(new, &selector).await?);
+        }
         if new.endpoints.is_empty() {
             let everybody = match known.everybody.take() {
                 Some(everybody) => everybody,
@@ -347,6 +357,25 @@ impl<S: Store, C: Clock> Engine<S, C> {
         found.sort_unstable_by_key(|to| to.endpoint.id);
         found.dedup_by_key(|to| to.endpoint.id);
         Ok(Recipients::Few(found))
+    }
+
+    /// Those that a message selects by subject and tag and that want it. One by one they are looked at as long as a
+    /// list of that length would be: with more candidates than that a job finds out who wants it.
+    async fn selected(&self, new: &NewMessage, selector: &EndpointSelector) -> Result<Recipients, StoreError> {
+        let wants = |to: &Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let (mut wanted, mut after) = (Vec::new(), None);
+        for _ in 0..SELECTED_PAGES_MAX {
+            let (page, next) = self.destinations.matching(new.tenant, selector, after, SELECTED_PAGE).await?;
+            wanted.extend(page.into_iter().filter(wants));
+            if wanted.len() > FANOUT_MAX {
+                break;
+            }
+            if next.is_none() {
+                return Ok(Recipients::Few(wanted));
+            }
+            after = next;
+        }
+        Ok(Recipients::Many)
     }
 
     /// The endpoint of a tenant that is named, if it gets messages.

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use posthaste_channels::custom_headers::CustomHeaders;
-use posthaste_core::classify::Overrides;
+use posthaste_channels::Channel;
+use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
 use posthaste_core::fanout::Candidate;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
@@ -11,9 +11,12 @@ use posthaste_core::pattern::Pattern;
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::signature::Secret;
-use posthaste_store::{Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointTls, Register, SigningSecret, StoreError};
+use posthaste_store::{
+    Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointSelector, EndpointTarget, EndpointTls, Register, StoreError,
+    WebhookTarget,
+};
 
+use crate::channels::{self, ChannelRegistry};
 use crate::connector::{BadIdentity, Identity, IdentityPem};
 use crate::rules::{AllRules, Rules};
 use crate::target::{Target, TargetRules};
@@ -29,42 +32,28 @@ pub struct Destination {
     rules: Arc<Rules>,
     /// Where to; `None` when today's rules refuse the stored URL.
     pub target: Option<Arc<Target>>,
-    /// What signs, newest first; each stops no later than the one before it.
-    secrets: Vec<(Secret, Option<Timestamp>)>,
     /// How TLS is spoken with it, if not as with everybody.
     pub identity: Option<Arc<Identity>>,
     /// What it wants.
     pub event_types: Vec<Pattern>,
-    /// Its own headers.
-    pub headers: CustomHeaders,
-    /// Its word on status codes.
-    pub overrides: Overrides,
+    /// Makes its requests, and judges its answers.
+    pub channel: Box<dyn Channel>,
 }
 
 impl Destination {
     /// Makes an endpoint ready. What was stored was checked when it was made; what no longer
     /// passes (rules change) is left out here and told as a cause of each attempt.
-    fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules) -> Self {
-        let identity = identity(&endpoint.tls);
+    fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules, channels: ChannelRegistry) -> Self {
+        let identity = identity(&endpoint.target);
         // Without what its owner asked for it is not spoken to at all.
-        let target = Target::parse(&endpoint.url, targets).ok().filter(|_| identity.is_ok()).map(Arc::new);
-        let headers =
-            CustomHeaders::parse(endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        let mut overrides = Overrides::default();
-        for (status, class) in &endpoint.status_overrides {
-            // One that no longer says anything leaves the table as it is.
-            _ = overrides.add(status, class);
-        }
-        let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));
+        let target = Target::parse(endpoint.target.url(), targets).ok().filter(|_| identity.is_ok()).map(Arc::new);
         Self {
             lane: Arc::new(rules.lane(&endpoint)),
             rules,
             target,
-            secrets: endpoint.secrets.iter().filter_map(secret).collect(),
             identity: identity.ok().flatten(),
             event_types: endpoint.event_types.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
-            headers: headers.unwrap_or_default(),
-            overrides,
+            channel: channels(&endpoint),
             endpoint,
         }
     }
@@ -80,15 +69,10 @@ impl Destination {
         self.endpoint.takes_messages()
     }
 
-    /// What signs at this time, newest first.
-    pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &Secret> {
-        let live = self.secrets.iter().take_while(move |(_, until)| until.is_none_or(|until| now < until));
-        live.map(|(secret, _)| secret)
-    }
-
     /// As the fan-out sees it.
     pub fn candidate(&self) -> Candidate<'_> {
         Candidate {
+            endpoint: self.endpoint.id,
             lane: &self.lane,
             event_types: &self.event_types,
             subject: self.endpoint.subject.as_deref(),
@@ -99,7 +83,8 @@ impl Destination {
 }
 
 /// What an endpoint's own texts say of TLS; `None` where they say nothing.
-pub(crate) fn identity(tls: &EndpointTls) -> Result<Option<Arc<Identity>>, BadIdentity> {
+pub(crate) fn identity(target: &EndpointTarget) -> Result<Option<Arc<Identity>>, BadIdentity> {
+    let EndpointTarget::Webhook(WebhookTarget { tls, .. }) = target;
     if *tls == EndpointTls::default() {
         return Ok(None);
     }
@@ -118,20 +103,28 @@ pub struct Destinations<S> {
     store: Arc<S>,
     targets: TargetRules,
     rules: AllRules<S>,
+    channels: ChannelRegistry,
     kept: RwLock<Kept>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     by_id: IdMap<EndpointId, Arc<Destination>>,
-    /// How often something was forgotten: what was read before may be out of date.
-    changes: u64,
+    /// By endpoint: what was read before one was forgotten may be out of date.
+    stamps: ChangeStamps,
 }
 
 impl<S: Directory + Register> Destinations<S> {
     /// Reads endpoints from this store, under these rules, from now on.
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
-        Self { rules: AllRules::new(Arc::clone(&store), now), store, targets, kept: RwLock::default() }
+        let rules = AllRules::new(Arc::clone(&store), now);
+        Self { rules, store, targets, channels: channels::registered, kept: RwLock::default() }
+    }
+
+    /// The same, spoken to by these channels.
+    #[must_use]
+    pub fn with_channels(self, channels: ChannelRegistry) -> Self {
+        Self { channels, ..self }
     }
 
     /// The same, with the server's word where a policy says nothing.
@@ -153,7 +146,7 @@ impl<S: Directory + Register> Destinations<S> {
 
     /// Forgets what holds for all of a tenant's, or of everybody's: it has changed. What is read from now on has this
     /// number, or a higher one.
-    pub(crate) fn forget_rules(&self, whose: TenantId) -> u64 {
+    pub(crate) fn forget_rules(&self, whose: TenantId) -> u32 {
         self.rules.forget(whose)
     }
 
@@ -163,8 +156,8 @@ impl<S: Directory + Register> Destinations<S> {
     }
 
     /// To be asked before a read of which something is to be kept.
-    fn changes(&self) -> u64 {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).changes
+    fn changes(&self) -> ReadStamp {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner).stamps.now()
     }
 
     /// One as it is.
@@ -177,7 +170,7 @@ impl<S: Directory + Register> Destinations<S> {
 
     /// What the loop needs of one, without making ready the rest of it.
     pub(crate) async fn lane(&self, lane: LaneId) -> Result<Option<Arc<LaneSettings>>, StoreError> {
-        let Some(endpoint) = self.store.endpoint(lane.endpoint()).await? else { return Ok(None) };
+        let Some(endpoint) = self.store.endpoint_of_lane(lane).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
         let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
         Ok(Some(known.map_or_else(|| Arc::new(rules.lane(&endpoint)), |known| Arc::clone(&known.lane))))
@@ -191,14 +184,35 @@ impl<S: Directory + Register> Destinations<S> {
             return Ok(None);
         }
         let rules = self.rules.of(tenant).await?;
-        let taking = endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
-        Ok(Some(taking.map(|endpoint| self.ready(read_at, endpoint, &rules)).collect()))
+        let taking = endpoints.iter().filter(|endpoint| endpoint.takes_messages());
+        Ok(Some(taking.map(|endpoint| self.ready(read_at, Arc::clone(endpoint), &rules)).collect()))
+    }
+
+    /// A page of those of a tenant that a selector means and that take messages; and behind which one the next page
+    /// begins, if there is one. Kept ready where the page has all there are.
+    pub(crate) async fn matching(
+        &self,
+        tenant: TenantId,
+        selector: &EndpointSelector,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<(Vec<Arc<Destination>>, Option<EndpointId>), StoreError> {
+        let read_at = self.changes();
+        let page = self.store.endpoints_matching(tenant, selector.clone(), after, limit).await?;
+        let taking = page.endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
+        let ready = if after.is_none() && page.next.is_none() {
+            let rules = self.rules.of(tenant).await?;
+            taking.map(|endpoint| self.ready(read_at, endpoint, &rules)).collect()
+        } else {
+            self.made_ready(tenant, taking.collect()).await?
+        };
+        Ok((ready, page.next))
     }
 
     /// Forgets what an endpoint looked like: it has ended or changed.
     pub fn forget(&self, id: EndpointId) {
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.changes += 1;
+        kept.stamps.change(id.raw());
         kept.by_id.remove(&id);
     }
 
@@ -206,7 +220,7 @@ impl<S: Directory + Register> Destinations<S> {
     pub fn forget_tenant(&self, tenant: TenantId) {
         self.rules.forget(tenant);
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.changes += 1;
+        kept.stamps.change_all();
         kept.by_id.retain(|_, known| known.endpoint.tenant != tenant);
     }
 
@@ -219,25 +233,27 @@ impl<S: Directory + Register> Destinations<S> {
         let rules = self.rules.of(tenant).await?;
         let made = endpoints.into_iter().map(|endpoint| {
             let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
-            known.unwrap_or_else(|| Arc::new(Destination::ready(endpoint, Arc::clone(&rules), &self.targets)))
+            known.unwrap_or_else(|| {
+                Arc::new(Destination::ready(endpoint, Arc::clone(&rules), &self.targets, self.channels))
+            })
         });
         Ok(made.collect())
     }
 
     /// Makes an endpoint ready, and keeps it unless it may be out of date: somebody may have changed it since it was
     /// read, and be done.
-    fn ready(&self, read_at: u64, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
+    fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
         if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
         }
         let id = endpoint.id;
-        let ready = Arc::new(Destination::ready(endpoint, Arc::clone(rules), &self.targets));
+        let ready = Arc::new(Destination::ready(endpoint, Arc::clone(rules), &self.targets, self.channels));
         if ready.endpoint.is_large() {
             return ready;
         }
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         let is_newer = |known: &Arc<Destination>| known.endpoint.version > ready.endpoint.version;
-        if kept.changes != read_at || kept.by_id.get(&id).is_some_and(is_newer) {
+        if !kept.stamps.is_current(id.raw(), read_at) || kept.by_id.get(&id).is_some_and(is_newer) {
             return ready;
         }
         if kept.by_id.len() >= KEPT_MAX {
@@ -250,28 +266,19 @@ impl<S: Directory + Register> Destinations<S> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::{Endpoint, MemoryStore};
+    use http::HeaderMap;
+    use posthaste_channels::Answer;
+    use posthaste_store::MemoryStore;
 
     use super::*;
 
     fn ready(endpoint: Endpoint) -> Destination {
-        Destination::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default())
+        Destination::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default(), channels::registered)
     }
 
     fn bare() -> Endpoint {
-        let (id, tenant) = (EndpointId::from_raw(1), TenantId::from_raw(1));
-        Endpoint::new(id, tenant, Timestamp::default(), "https://example.com/")
-    }
-
-    #[test]
-    fn a_secret_signs_until_its_end_and_not_longer() {
-        let kept = |until: Option<i64>| SigningSecret {
-            text: Secret::generate().reveal().to_string(),
-            until: until.map(Timestamp::from_millis),
-        };
-        let destination = ready(Endpoint { secrets: vec![kept(None), kept(Some(20)), kept(Some(10))], ..bare() });
-        let live = |ms| destination.secrets(Timestamp::from_millis(ms)).count();
-        assert_eq!([9, 10, 19, 20, 1_000].map(live), [3, 2, 2, 1, 1]);
+        let (id, lane, tenant) = (EndpointId::from_raw(1), LaneId::from_raw(2), TenantId::from_raw(1));
+        Endpoint::new(id, lane, tenant, Timestamp::default(), "https://example.com/")
     }
 
     #[test]
@@ -296,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn what_an_owner_says_is_made_ready() {
-        let said = ready(Endpoint {
-            headers: vec![("x-team".to_owned(), "a".to_owned())],
-            status_overrides: vec![("404".to_owned(), "retry".to_owned())],
-            ..bare()
-        });
-        assert_eq!(said.headers.iter().count(), 1);
-        assert_eq!(said.overrides.class(404), posthaste_core::Class::Retry);
-        assert!(said.target.is_some() && said.identity.is_none());
+    fn an_owner_s_status_override_reaches_the_channel() {
+        let overrides = vec![("404".to_owned(), "retry".to_owned())];
+        let webhook =
+            WebhookTarget { status_overrides: overrides, ..WebhookTarget::signing("https://example.com/", vec![]) };
+        let ready = ready(Endpoint { target: webhook.into(), ..bare() });
+        let answer = Answer { status: 404, headers: &HeaderMap::new(), excerpt: b"" };
+        assert_eq!(ready.channel.judge(&answer, Timestamp::default()).class, posthaste_core::Class::Retry);
+        assert!(ready.target.is_some() && ready.identity.is_none());
     }
 
     #[test]
     fn an_endpoint_whose_certificates_cannot_be_used_is_not_spoken_to_without_them() {
         let tls = EndpointTls { ca: Some("no certificate".to_owned()), ..EndpointTls::default() };
-        assert!(ready(Endpoint { tls, ..bare() }).target.is_none());
+        let webhook = WebhookTarget { tls, ..WebhookTarget::signing("https://example.com/", vec![]) };
+        assert!(ready(Endpoint { target: webhook.into(), ..bare() }).target.is_none());
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::{Cut, EndpointChange, Scope};
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
@@ -39,9 +39,9 @@ use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recor
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Act, Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
+use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
 
-pub use asked::{Answer, Command, LanePaused, Ticket};
+pub use asked::{Answer, Command, EndLane, LanePaused, Ticket};
 pub use call::{Call, Reply};
 use counts::{Counts, Watched};
 use erased::Erased;
@@ -266,16 +266,6 @@ impl Dispatch {
         }
     }
 
-    /// Attempts under way.
-    pub fn in_flight(&self) -> usize {
-        self.queue.in_flight()
-    }
-
-    /// Deliveries in memory.
-    pub fn window(&self) -> usize {
-        self.queue.len()
-    }
-
     // --- events ---
 
     fn arrived(&mut self, now: Timestamp, arrival: Arrival) {
@@ -310,19 +300,20 @@ impl Dispatch {
         let verdict = &finished.verdict;
         self.remembered.heard(verdict);
         self.counts.attempted(verdict.class, finished.took);
-        let Some(mut record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict) else {
+        let superseded = self.superseded.contains(&id);
+        let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict, superseded) else {
             return self.put_back(now, id);
         };
-        // Whatever became of it, nothing behind it waits for its sake.
-        record.pauses_lane &= !self.superseded.contains(&id);
-        if record.ends_endpoint {
-            // Whatever is on its way here, or was not read since the start, waits for nobody either.
-            let lane = Scope::Lane(record.delivery.lane);
-            self.cut(Act::at(now), lane, EVERYTHING, Cause::EndpointGone, None, effects);
-        }
-        if verdict.cause == Cause::DisableAsked {
+        match record.endpoint_change {
             // In force here before the settlement makes it durable.
-            self.pauses.disable(&mut self.queue, record.delivery.lane);
+            Some(EndpointChange::Disabled) => self.pauses.disable(&mut self.queue, record.delivery.lane),
+            // Also what is on its way here, or was not read since the start, has nowhere to go.
+            Some(change @ (EndpointChange::Gone | EndpointChange::Deleted)) => {
+                let cut = Cut::new(Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, now);
+                let endpoint = Some((record.delivery.endpoint, change));
+                self.cut(Cut { endpoint, ..cut }, None, None, effects);
+            }
+            None => {}
         }
         let attempt = Attempt {
             number: record.attempts_before.saturating_add(1),
@@ -331,8 +322,8 @@ impl Dispatch {
             cause: verdict.cause,
             status: verdict.status,
         };
-        // What was erased was not sent: nothing is left of an attempt that nobody made.
-        let attempt = Some(attempt).filter(|attempt| attempt.cause != Cause::Erased);
+        // What was erased meanwhile was not sent: there was no attempt.
+        let attempt = Some(attempt).filter(|_| record.delivery.attempts > record.attempts_before);
         self.record(record, attempt, finished.excerpt);
     }
 
@@ -347,7 +338,7 @@ impl Dispatch {
                 }
             }
             Reply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
-            Reply::Cut { scope, ticket, ended, in_flight } => {
+            Reply::Cut { scope, ticket, ended, in_flight, .. } => {
                 self.sweeper.durable(scope, now);
                 self.queue.cut_recorded(scope);
                 if let Some(ticket) = ticket {
@@ -465,7 +456,7 @@ impl Dispatch {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }
-        if record.pauses_lane || attempt.is_some_and(|attempt| attempt.cause == Cause::DisableAsked) {
+        if record.pauses_lane || record.endpoint_change == Some(EndpointChange::Disabled) {
             self.pauses.decided(record.delivery.id, record.delivery.lane);
         }
         self.counts.recorded(&record.delivery.state);

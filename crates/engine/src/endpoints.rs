@@ -3,6 +3,7 @@
 //! What an owner says is checked here, once for making and changing. A change says which version it is of: of two
 //! at the same time one is told that it came late, and nothing is undone unseen.
 
+use posthaste_core::cut::EndpointChange;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
 use posthaste_store::{
-    Act, By, Endpoint, EndpointPut, EndpointStatus, ListOrder, PauseScope, SigningSecret, Store, StoreError,
+    Act, By, Endpoint, EndpointPut, EndpointStatus, EndpointTarget, ListOrder, PauseScope, SigningSecret, Store,
+    StoreError, WebhookTarget,
 };
 
 use crate::accept::{Named, NewMessage, NotAccepted, Once, Outcome, Promise};
@@ -26,7 +28,7 @@ use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::destination::{self, Destination};
 use crate::dispatch::driver::Ended;
-use crate::dispatch::{Answer, Command, EVERYTHING, LanePaused};
+use crate::dispatch::{Answer, Command, EVERYTHING, EndLane, LanePaused};
 use crate::engine::{Engine, NotDone, Sees};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
@@ -148,14 +150,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if signing.scheme.is_some_and(|scheme| scheme != secret.scheme()) {
             return Err(BadSecret::OtherScheme(secret.scheme()).into());
         }
-        let endpoint = Endpoint {
-            id: EndpointId(self.mint(1)),
+        let id = self.mint(2);
+        let mut endpoint = Endpoint {
+            id: EndpointId(id),
+            lane: LaneId(id.plus(1)),
             at: self.clock.now(),
             version: 0,
-            secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
             status: EndpointStatus::Active,
             ..wished
         };
+        let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
+        webhook.secrets = vec![SigningSecret::lasting(secret.reveal().as_str())];
         let endpoint = self.checked(endpoint).await?;
         let public_id = self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at);
         let tenant = self.tenant_public_id(endpoint.tenant).await?;
@@ -193,13 +198,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
         by: Option<By>,
     ) -> Result<Made<Endpoint>, NotMade> {
         let now = self.clock.now();
-        let newest = endpoint.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
+        let EndpointTarget::Webhook(webhook) = &endpoint.target;
+        let newest = webhook.secrets.first().and_then(|secret| Secret::parse(&secret.text).ok());
         let new = Secret::generate_for(newest.map(|secret| secret.scheme()).unwrap_or_default());
         let ends = |secret: &SigningSecret| {
             let until = secret.until.map_or(now + overlap, |until| until.min(now + overlap));
             SigningSecret { until: Some(until), ..secret.clone() }
         };
-        let old: Vec<SigningSecret> = endpoint.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).collect();
+        let old: Vec<SigningSecret> = webhook.secrets.iter().map(ends).filter(|secret| secret.is_live(now)).collect();
         let first_end = old.iter().filter_map(|secret| secret.until).min();
         let full = first_end.filter(|_| old.len() >= SECRETS_MAX);
         if let (Some(until), None) = (full, &once) {
@@ -209,7 +215,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         // Whoever has asked before is answered as then. Where there is no room, a version that is not the next one
         // has the store say so, and change nothing.
         let version = if full.is_some() { endpoint.version } else { endpoint.version + 1 };
-        let rotated = Endpoint { secrets, version, ..endpoint.clone() };
+        let target = WebhookTarget { secrets, ..webhook.clone() }.into();
+        let rotated = Endpoint { target, version, ..endpoint.clone() };
         let once = once.map(|once| self.known_by(endpoint.tenant, once, &rotated, now));
         let act = Act { at: now, by };
         let rotate = |engine: Arc<Self>| async move {
@@ -229,7 +236,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             EndpointPut::Stale | EndpointPut::Replayed(_) | EndpointPut::KeyReused => Err(NotMade::Stale),
             EndpointPut::Done => {
                 self.destinations.forget(endpoint.id);
-                self.handle.ask(Command::Lane(endpoint.id.into())).await?;
+                self.handle.ask(Command::Lane(endpoint.lane)).await?;
                 Ok(endpoint)
             }
         }
@@ -239,7 +246,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn secrets(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Vec<SigningSecret>, StoreError> {
         let now = self.clock.now();
         self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant, Act { at: now, by }).await?;
-        Ok(endpoint.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
+        let EndpointTarget::Webhook(webhook) = &endpoint.target;
+        Ok(webhook.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
     }
 
     /// Ends a pause of an endpoint, and whatever disabled it; one that is gone takes messages again.
@@ -249,7 +257,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     async fn enabled(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
-        let lane = LaneId::from(endpoint.id);
+        let lane = endpoint.lane;
         // An answer that disables it may be on its way to the disk, and is in force already: this comes behind it.
         self.handle.ask(Command::Recorded(lane)).await?;
         let is_the_same = |now: &Endpoint| (now.version, &now.status) == (endpoint.version, &endpoint.status);
@@ -273,13 +281,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Deletes an endpoint, and ends what waits for it: how many were ended, and how many may still arrive.
     pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<(u64, u64), NotDone> {
-        let id = endpoint.id;
-        self.act(|engine| async move { engine.deleted(id, by).await }).await?
+        let (id, lane) = (endpoint.id, endpoint.lane);
+        self.act(|engine| async move { engine.deleted(id, lane, by).await }).await?
     }
 
-    async fn deleted(&self, id: EndpointId, by: Option<By>) -> Result<(u64, u64), NotDone> {
-        let lane = LaneId::from(id);
-        let answer = self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::EndpointDeleted, by)).await?;
+    async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<By>) -> Result<(u64, u64), NotDone> {
+        let endpoint = Some((id, EndpointChange::Deleted));
+        let end = EndLane { lane, upto: EVERYTHING, cause: Cause::EndpointDeleted, endpoint };
+        let answer = self.handle.ask(Command::EndLane(end, by)).await?;
         self.destinations.forget(id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
@@ -347,26 +356,29 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// An endpoint of which everything can be done that its owner wishes. Its host is written the one way it has, so
     /// that everybody at one origin is known to be.
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
-        endpoint.url = Target::parse(&endpoint.url, self.destinations.targets())?.rewritten(endpoint.url);
+        let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
+        let url = std::mem::take(&mut webhook.url);
+        webhook.url = Target::parse(&url, self.destinations.targets())?.rewritten(url);
         for (index, text) in endpoint.event_types.iter().enumerate() {
             pattern::Pattern::parse(text).map_err(|bad| NotMade::EventType { index, bad })?;
         }
         if let Some(named) = &endpoint.policy {
             self.rules(endpoint.tenant).await?.policy(named)?;
         }
-        let headers = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let EndpointTarget::Webhook(webhook) = &endpoint.target;
+        let headers = webhook.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         CustomHeaders::parse(headers).map_err(|bad| {
             let is_it = |name: &&String| bad.name().is_some_and(|known| known.eq_ignore_ascii_case(name));
             // Of two that are the same one, the later is one too many.
-            let name = endpoint.headers.iter().map(|(name, _)| name).rfind(is_it).cloned();
+            let name = webhook.headers.iter().map(|(name, _)| name).rfind(is_it).cloned();
             NotMade::Header { name, bad }
         })?;
         let mut overrides = Overrides::default();
-        for (status, class) in &endpoint.status_overrides {
+        for (status, class) in &webhook.status_overrides {
             let added = overrides.add(status, class);
             added.map_err(|bad| NotMade::Override { status: status.clone(), bad })?;
         }
-        destination::identity(&endpoint.tls)?;
+        destination::identity(&endpoint.target)?;
         if let Some(name) = &endpoint.time_zone {
             let now = self.clock.now();
             zone::offsets(name, now, now)?;

@@ -2,7 +2,6 @@
 //! calls. [`Engine::start`] gives the verbs and the loop; the loop runs where its owner awaits it.
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_core::Roll;
@@ -16,9 +15,6 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, Kind};
-use posthaste_store::sqlite::Sqlite;
-use posthaste_store::sqlite::backup::manifest::Manifest;
-use posthaste_store::sqlite::backup::{NotCopied, Progress};
 use posthaste_store::{Act, By, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
@@ -26,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::acts::Acts;
+use crate::channels::{self, ChannelRegistry};
 use crate::chores::Chores;
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
@@ -38,11 +35,11 @@ use crate::mint::Mint;
 use crate::outbox::Ruled;
 use crate::pending::Pending;
 use crate::rotation::{NotRotated, Rotator};
+use crate::sender::AttemptSender;
 use crate::target::Origin;
 use crate::tenants::Tenants;
 use crate::upkeep::Agreements;
 use crate::watch::Watch;
-use crate::webhooks::Webhooks;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
 
@@ -72,6 +69,8 @@ pub struct Settings {
     pub retention: Retention,
     /// What holds where a policy says nothing.
     pub defaults: PolicyDefaults,
+    /// Which channel speaks with which endpoint.
+    pub channels: ChannelRegistry,
 }
 
 impl Settings {
@@ -88,6 +87,7 @@ impl Settings {
             master_key: None,
             retention: Retention::default(),
             defaults: PolicyDefaults::default(),
+            channels: channels::registered,
         }
     }
 }
@@ -176,13 +176,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
+        let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
+            .with_channels(settings.channels);
         let origin = settings.defaults.origin();
         let destinations = Arc::new(destinations.with_defaults(settings.defaults));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);
-        let webhooks = Webhooks::new(
+        let sender = AttemptSender::new(
             Arc::clone(&store),
             Arc::clone(&destinations),
             (Arc::clone(&connector), results),
@@ -194,7 +195,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let limits = Limits { origin, ..settings.limits };
-        let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), webhooks, clock.clone(), dice);
+        let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), sender, clock.clone(), dice);
         let (acts, carrier) = Acts::new();
         let engine = Self {
             store,
@@ -275,7 +276,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn delivery(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
         // Also where its endpoint was deleted since.
-        let endpoint = self.store.endpoint(shown.delivery.lane.endpoint()).await?;
+        let endpoint = self.store.endpoint(shown.delivery.endpoint).await?;
         if !endpoint.is_some_and(|endpoint| whose.sees(endpoint.tenant)) {
             return Ok(None);
         }
@@ -425,16 +426,5 @@ fn as_asked(explained: Explained, shown: &Shown) -> Explained {
             Explained::Waits(Hold { why: Why::RetryAfter, until })
         }
         explained => explained,
-    }
-}
-
-impl<C: Clock> Engine<Sqlite, C> {
-    /// Copies the database to a new folder while everything goes on; `say` is told how far it is.
-    pub async fn back_up(
-        &self,
-        to: PathBuf,
-        say: impl FnMut(Progress) + Send + 'static,
-    ) -> Result<Manifest, NotCopied> {
-        self.store.back_up(to, self.clock.now(), say).await
     }
 }

@@ -64,11 +64,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Erased { erasure, in_flight })
     }
 
-    /// An erasure of a tenant, or of one of its subjects.
-    pub async fn erasure(&self, tenant: TenantId, number: u64) -> Result<Option<Erasure>, StoreError> {
-        Ok(self.store.erasure(number).await?.filter(|erasure| erasure.tenant == tenant))
-    }
-
     /// Waits for its end, for a while.
     async fn erasure_done(&self, begun: Erasure) -> Result<Erasure, StoreError> {
         let until = tokio::time::Instant::now() + ANSWER_WITHIN;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::dispatch::driver::{Ended, Handle};
-use crate::dispatch::{Answer, Command, EVERYTHING};
+use crate::dispatch::{Answer, Command, EVERYTHING, EndLane};
 use crate::rest::rest;
 
 /// Erasures that take turns; later ones wait until one of these is done.
@@ -121,7 +121,8 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
 
     /// Whatever waits for an endpoint that is gone has ended, and nothing is left that a pause of it could hold.
     async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
-        self.handle.ask(Command::EndLane(lane, EVERYTHING, Cause::Erased, None)).await?;
+        let end = EndLane { lane, upto: EVERYTHING, cause: Cause::Erased, endpoint: None };
+        self.handle.ask(Command::EndLane(end, None)).await?;
         let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != Answer::Paused(vec![None]);
         if is_paused {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_store::{By, Endpoint, EndpointStatus, ExportAsked, ListOrder, Message, Name, Shown, Store, StoreError};
+use posthaste_store::{
+    By, Endpoint, EndpointSelector, ExportAsked, ListOrder, Message, Name, Shown, Store, StoreError,
+};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
 
-/// Endpoints of the tenant that are looked at for one part.
+/// Endpoints of the subject that are read for one part.
 const ENDPOINTS: u32 = 500;
 /// Messages looked up at once.
 const MESSAGES: u32 = 64;
@@ -88,16 +90,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Those among the next of a tenant's endpoints that are a subject's.
+    /// The next of a subject's endpoints.
     async fn endpoints_of(&self, export: &mut Export, after: Option<EndpointId>) -> Result<Vec<Exported>, StoreError> {
-        let walked = self.store.endpoints_after(export.tenant, after, ENDPOINTS).await?;
-        let last = walked.last().map(|endpoint| endpoint.id);
-        let is_full = walked.len() == ENDPOINTS as usize;
-        export.at = if is_full { At::Endpoints(last) } else { At::Messages(None) };
-        let is_theirs = |endpoint: &Arc<Endpoint>| {
-            endpoint.subject.as_ref() == Some(&export.subject) && endpoint.status != EndpointStatus::Deleted
-        };
-        Ok(walked.into_iter().filter(is_theirs).map(Exported::Endpoint).collect())
+        let theirs = EndpointSelector::of_subject(export.subject.clone());
+        let page = self.store.endpoints_matching(export.tenant, theirs, after, ENDPOINTS).await?;
+        export.at = page.next.map_or(At::Messages(None), |next| At::Endpoints(Some(next)));
+        Ok(page.endpoints.into_iter().map(Exported::Endpoint).collect())
     }
 
     /// The next message about a subject.

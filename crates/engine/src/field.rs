@@ -3,8 +3,6 @@
 
 /// A delivery: its key, as the journal has it.
 pub const DELIVERY: &str = "delivery";
-/// Which attempt.
-pub const ATTEMPT: &str = "attempt";
 /// How an attempt ended: a code of `docs/causes.md`.
 pub const CAUSE: &str = "cause";
 /// The class of a result.

@@ -14,8 +14,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::queue::Place;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Archive, Chunk, Directory, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, Message, NewDelivery, Register,
-    Replayable, Session, Skip, Skips, Spread, StoreError,
+    Archive, Chunk, Directory, EndpointSelector, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, MatchedEndpoints,
+    Message, NewDelivery, Register, Replayable, Session, Skip, Skips, Spread, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -138,14 +138,14 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// The next chunk of a large fan-out: the endpoints behind its cursor that were there when it was
     /// accepted and want it now.
     async fn fan_out(&self, job: &Job, fan_out: &FanOut, stop: &CancellationToken) -> Result<u64, StoreError> {
-        let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
-        let mut walked = self.store.endpoints_after(job.tenant, after, CHUNK).await?;
-        let full = walked.len() == CHUNK as usize;
+        let (message, without) = self.payload(fan_out.message).await?;
+        let MatchedEndpoints { endpoints: mut walked, next } = self.candidates(job, message.as_deref()).await?;
         // Keys grow: what was made later has a higher one than the message.
         walked.retain(|endpoint| endpoint.id.0 < fan_out.message.0);
-        let last = !full || walked.len() < CHUNK as usize;
-        let to = walked.last().map_or(job.cursor, |endpoint| JobCursor::behind(endpoint.id.raw()));
-        let (message, without) = self.payload(fan_out.message).await?;
+        let next = next.filter(|next| next.0 < fan_out.message.0);
+        let last = next.is_none();
+        let to = next.or_else(|| walked.last().map(|endpoint| endpoint.id));
+        let to = to.map_or(job.cursor, |id| JobCursor::behind(id.raw()));
         let wants = |to: &Arc<Destination>| {
             let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
             let audience = message.as_ref().and_then(|message| message.details.as_ref()).map(|said| &said.audience);
@@ -166,6 +166,19 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let chunk = Chunk { job: job.id, at: self.clock.now(), from: job.cursor, to, deliveries, skipped, last };
         self.spread(chunk, stop).await?;
         Ok(made)
+    }
+
+    /// The next endpoints behind a job's cursor that a message may be for: those its subjects and tags select, or the
+    /// tenant's where it names none, or is gone.
+    async fn candidates(&self, job: &Job, message: Option<&Message>) -> Result<MatchedEndpoints, StoreError> {
+        let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
+        let audience = message.and_then(|message| message.details.as_ref()).map(|said| &said.audience);
+        if let Some(selector) = audience.and_then(|said| EndpointSelector::new(&said.subjects, &said.tags)) {
+            return self.store.endpoints_matching(job.tenant, selector, after, CHUNK).await;
+        }
+        let endpoints = self.store.endpoints_after(job.tenant, after, CHUNK).await?;
+        let next = endpoints.last().map(|last| last.id).filter(|_| endpoints.len() == CHUNK as usize);
+        Ok(MatchedEndpoints { endpoints, next })
     }
 
     fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<Destination>]) -> Vec<Spread> {
@@ -248,7 +261,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Replayable::Ended(ended) => {
                 let ttl = ended.expiry.at().map(|at| at.since(ended.born));
                 let ttl = if matches!(ended.expiry, Expiry::NowOrNever(_)) { Some(Duration::ZERO) } else { ttl };
-                let life = Delivery::queued(id, of, ended.lane, ended.tier, now);
+                let life = Delivery::queued(id, of, to.endpoint.id, to.lane.lane, ended.tier, now);
                 let expiry = Expiry::from_ttl(now, ttl);
                 (Delivery { expiry, ack_within: ended.ack_within, compact, ..life }, Some(ended.id))
             }
@@ -346,7 +359,7 @@ pub(crate) async fn meant<S: Directory + Register>(
 ) -> Result<Meant, StoreError> {
     let endpoint = match (found, kind) {
         (Replayable::Not(why), _) => return Ok(Meant::Skip(*why)),
-        (Replayable::Ended(ended), _) => ended.lane.endpoint(),
+        (Replayable::Ended(ended), _) => ended.endpoint,
         (Replayable::Missing(_), JobKind::ReplayMissing(missing)) => missing.endpoint,
         (Replayable::Missing(_), _) => return Ok(Meant::Not),
     };

@@ -1,12 +1,13 @@
 //! The running engine without an HTTP server, usable as a library.
 //!
 //! [`engine::Engine`] has the verbs. [`accept`] takes messages in; [`dispatch`] is the loop that
-//! decides what happens next, a state machine with a thin driver; [`webhooks`] makes its attempts
+//! decides what happens next, a state machine with a thin driver; [`sender`] makes its attempts
 //! through [`connector`], the only way out of the process.
 
 pub mod accept;
 pub mod access;
 mod acts;
+pub mod channels;
 mod chores;
 pub mod clock;
 pub mod connector;
@@ -31,11 +32,11 @@ pub mod replays;
 mod rest;
 pub mod rotation;
 pub mod rules;
+pub mod sender;
 mod signer;
 pub mod target;
 pub mod tenants;
 pub mod trail;
 mod upkeep;
 pub mod watch;
-pub mod webhooks;
 pub mod zone;

@@ -59,13 +59,6 @@ pub struct AskedReplay {
     pub reason: Option<String>,
 }
 
-impl AskedReplay {
-    /// One without a pace or a reason.
-    pub const fn new(tenant: TenantId, what: ReplayWhat) -> Self {
-        Self { tenant, what, per_second: None, reason: None }
-    }
-}
-
 /// A replay that was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeReplay {
@@ -127,7 +120,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let mut owned = Vec::with_capacity(ids.len());
         for id in ids {
             let shown = self.store.delivery(*id, self.clock.now()).await?;
-            let endpoint = shown.map(|shown| shown.delivery.lane.endpoint());
+            let endpoint = shown.map(|shown| shown.delivery.endpoint);
             owned.push(match endpoint {
                 Some(endpoint) => self.endpoint(Sees::Tenant(tenant), endpoint).await?.is_some(),
                 None => false,

@@ -26,7 +26,7 @@ use crate::zone;
 #[derive(Debug, Default)]
 pub struct Rules {
     /// So many changes were known of.
-    number: u64,
+    number: u32,
     /// What the server says where a policy says nothing.
     defaults: Arc<PolicyDefaults>,
     /// What a name stands for beside the presets.
@@ -124,7 +124,7 @@ pub(crate) struct AllRules<S> {
 struct Kept {
     by_tenant: IdMap<TenantId, Arc<Rules>>,
     /// How often somebody changed some: what was read before may be out of date.
-    changes: u64,
+    changes: u32,
 }
 
 impl<S: Register> AllRules<S> {
@@ -177,7 +177,7 @@ impl<S: Register> AllRules<S> {
 
     /// Forgets a tenant's rules: they have changed. The operator's are everybody's. Whatever is read from now on has
     /// the number that it gives, or a higher one.
-    pub(crate) fn forget(&self, whose: TenantId) -> u64 {
+    pub(crate) fn forget(&self, whose: TenantId) -> u32 {
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         kept.changes += 1;
         if whose == OPERATOR {

@@ -1,8 +1,10 @@
 //! The audit trail, read as a list: the journal's rows, from either end.
 
-use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+use std::sync::Arc;
+
+use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_store::{DocumentKind, JournalRow, ListOrder, Store, StoreError};
+use posthaste_store::{DocumentKind, Endpoint, JournalRow, ListOrder, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -64,6 +66,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Whose an endpoint is, or was until it was deleted.
     pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
+    }
+
+    /// The endpoint that has this lane, also one that was deleted.
+    pub async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        self.store.endpoint_of_lane(lane).await
     }
 
     /// What a policy is called, while there is such a policy.

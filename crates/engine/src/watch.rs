@@ -147,6 +147,7 @@ impl Seen {
         let store = &self.store;
         page.one(&metrics::TOKENS_REJECTED, store.tokens_rejected);
         page.one(&metrics::TOKENS_RENEWED, store.tokens_renewed);
+        page.one(&metrics::RECIPIENT_ROWS, store.recipient_rows);
         page.one(&metrics::COMMITS, store.commits);
         page.one(&metrics::COMMIT_ROWS, store.rows);
         let percentiles = [(0.5, store.commit_p50.as_secs_f64()), (0.99, store.commit_p99.as_secs_f64())];

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
@@ -99,7 +99,7 @@ impl Work {
         let id = MessageId(Key::new(self.session.writer, self.next));
         self.next += 2;
         let lane = LaneId::from_raw((1 << 40) + collapse.map_or(self.next, |key| key.0) % LANES);
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, EndpointId(lane.0), lane, Tier::Promotional, NOW);
         let settings = LaneSettings::new(lane, TenantId::from_raw(1), Arc::clone(&self.policy));
         let message = Message::new(id, TenantId::from_raw(1), NOW, Bytes::from_static(&[b'x'; 200]));
         let new = NewDelivery { delivery, place: Place::Ready, lane: Arc::new(settings), collapse };
@@ -114,7 +114,7 @@ impl Work {
                 attempts_before: 0,
                 place: Place::Delayed,
                 pauses_lane: false,
-                ends_endpoint: false,
+                endpoint_change: None,
             },
             epoch: self.session.epoch,
             excerpt: None,

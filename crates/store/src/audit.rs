@@ -201,12 +201,12 @@ impl Audit {
                 Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
                 Archived::Missing(_) => {}
             },
-            Entry::Ended { delivery, message, lane, .. } => {
+            Entry::Ended { delivery, message, endpoint, .. } => {
                 self.report.ends += 1;
                 match archived(entry) {
                     Archived::Fits => {}
                     Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
-                    Archived::Missing(_) if self.erased.excuses(*message, *lane) => {}
+                    Archived::Missing(_) if self.erased.excuses(*message, *endpoint) => {}
                     Archived::Missing(tenant) => {
                         self.outcomes_missing += 1;
                         self.agreed.missing(tenant, Some(entry.at()));

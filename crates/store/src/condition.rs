@@ -19,6 +19,8 @@ pub struct Condition {
     pub tokens_renewed: u64,
     /// Retry tokens that were forged or altered: never sent.
     pub tokens_rejected: u64,
+    /// Rows read to find the endpoints of messages: of the indexes by subject and tag, and of endpoints.
+    pub recipient_rows: u64,
 }
 
 /// Whether a store works.

@@ -13,6 +13,7 @@ mod dead_letter;
 mod derived;
 mod document;
 mod endpoint;
+mod endpoint_matching;
 mod erasure;
 mod fixture;
 pub mod histories;
@@ -155,9 +156,11 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_run_goes_in_small_steps
             ended_jobs_go_and_running_ones_stay
             what_goes_is_told_in_the_journal
-            what_was_done_stays_in_the_journal_until_it_is_old;
+            what_was_done_stays_in_the_journal_until_it_is_old
+            a_young_outcome_goes_in_its_turn_after_an_older_one_went;
         agreed:
             each_tenant_s_things_are_kept_as_was_agreed_with_it
+            outcomes_of_an_erased_subjects_endpoint_go_in_the_tenants_time
             what_waits_is_given_up_after_its_tenant_s_time
             a_change_holds_for_what_is_there_already
             who_keeps_for_longer_is_passed_over_in_small_steps
@@ -209,6 +212,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             an_endpoint_comes_back_with_every_field
             a_changed_endpoint_is_seen_at_once
             a_change_of_what_has_changed_since_is_refused
+            change_of_an_endpoint_whose_subject_was_erased_is_stale
             an_endpoint_is_disabled_by_the_answer_that_asks_for_it
             what_is_done_with_secrets_is_in_the_journal
             endpoints_are_listed_in_both_orders_of_one_or_of_all
@@ -217,6 +221,12 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             a_tenant_s_endpoints_come_by_id
             lanes_come_in_the_order_they_are_asked_for
             an_unknown_policy_reads_as_the_default;
+        endpoint_matching:
+            endpoints_match_by_subject_by_tag_and_by_both
+            matches_come_by_id_in_pages_that_say_where_the_next_begins
+            a_changed_endpoint_matches_what_it_says_now
+            an_endpoint_that_was_deleted_or_erased_matches_nothing
+            a_list_that_was_read_has_every_change_made_since;
         document:
             a_document_comes_back_as_it_was_filed
             a_name_belongs_to_one_document

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -15,8 +15,8 @@ use crate::row::{Attempt, Counted, Hour};
 /// One row of what is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
-    /// A delivery is one of this lane's.
-    Delivery(LaneId, DeliveryId),
+    /// A delivery goes to this endpoint.
+    Delivery(EndpointId, DeliveryId),
     /// A message has this name.
     Named(NameKind, Hidden, MessageId),
     /// So many more, or fewer, are pending in this queue.
@@ -49,14 +49,17 @@ pub(crate) enum NameKind {
     Correlation,
 }
 
-/// Which part of it is asked for. Whoever asks about one lane reads as many entries as whoever asks
-/// about all, and does not keep what follows from the rest.
+/// Which part of it is asked for. A question about one lane reads as many entries as one about all lanes, and does
+/// not keep what follows from the rest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Only {
     #[default]
     Everything,
     /// How much is pending in all queues together.
     Depth,
+    /// The history of one endpoint.
+    Endpoint(EndpointId),
+    /// How much is pending in one lane.
     Lane(LaneId),
     Name(NameKind, Hidden),
     Tenant(TenantId),
@@ -66,7 +69,7 @@ pub(crate) enum Only {
 #[derive(Debug, Default)]
 pub(crate) struct Derived {
     only: Only,
-    pub(crate) deliveries: Vec<(LaneId, DeliveryId)>,
+    pub(crate) deliveries: Vec<(EndpointId, DeliveryId)>,
     pub(crate) names: Vec<(NameKind, Hidden, MessageId)>,
     pub(crate) pending: BTreeMap<(LaneId, Tier), i64>,
     pub(crate) depth: BTreeMap<Depth, i64>,
@@ -79,11 +82,11 @@ impl Derived {
         Self { only, ..Self::default() }
     }
 
-    /// Adds what follows from an entry. `owner` says whose a lane is, or why it cannot.
+    /// Adds what follows from an entry. `owner` says whose an endpoint is, or why it cannot.
     pub(crate) fn add<E>(
         &mut self,
         entry: &Entry,
-        mut owner: impl FnMut(LaneId) -> Result<TenantId, E>,
+        mut owner: impl FnMut(EndpointId) -> Result<TenantId, E>,
     ) -> Result<(), E> {
         match entry {
             Entry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
@@ -95,16 +98,16 @@ impl Derived {
                 self.made(DeliveryId(message.0.plus(1)), deliveries);
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
-            Entry::Attempted { lane, attempt, .. } => {
+            Entry::Attempted { endpoint, attempt, .. } => {
                 self.tried(*attempt);
                 if self.has_tallies() {
-                    self.tally(owner(*lane)?, attempt.at, Counted::Attempts, 1);
+                    self.tally(owner(*endpoint)?, attempt.at, Counted::Attempts, 1);
                 }
             }
-            Entry::Late { lane, attempt, .. } if self.has_tallies() => {
-                self.tally(owner(*lane)?, attempt.at, Counted::Attempts, 1);
+            Entry::Late { endpoint, attempt, .. } if self.has_tallies() => {
+                self.tally(owner(*endpoint)?, attempt.at, Counted::Attempts, 1);
             }
-            Entry::Ended { lane, tier, state, attempts, attempt, .. } => {
+            Entry::Ended { endpoint, lane, tier, state, attempts, attempt, .. } => {
                 self.pending(*lane, *tier, -1);
                 match attempt {
                     Some(attempt) => self.tried(*attempt),
@@ -114,7 +117,7 @@ impl Derived {
                 if !self.has_tallies() {
                     return Ok(());
                 }
-                let tenant = owner(*lane)?;
+                let tenant = owner(*endpoint)?;
                 if let Some(attempt) = attempt {
                     self.tally(tenant, attempt.at, Counted::Attempts, 1);
                 }
@@ -123,8 +126,8 @@ impl Derived {
                 }
             }
             Entry::Spread { tenant, at, deliveries, .. } => {
-                for (delivery, _, lane, tier) in deliveries {
-                    self.made(*delivery, &[(*lane, *tier)]);
+                for made in deliveries {
+                    self.made(made.delivery, &[made.queue]);
                 }
                 self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
             }
@@ -153,10 +156,10 @@ impl Derived {
     }
 
     /// Deliveries were made whose ids begin with this one.
-    fn made(&mut self, first: DeliveryId, queues: &[(LaneId, Tier)]) {
-        for (n, (lane, tier)) in (0..).zip(queues) {
-            if self.has_history(*lane) {
-                self.deliveries.push((*lane, DeliveryId(first.0.plus(n))));
+    fn made(&mut self, first: DeliveryId, queues: &[(EndpointId, LaneId, Tier)]) {
+        for (n, (endpoint, lane, tier)) in (0..).zip(queues) {
+            if self.has_history(*endpoint) {
+                self.deliveries.push((*endpoint, DeliveryId(first.0.plus(n))));
             }
             self.pending(*lane, *tier, 1);
             self.depth(Depth::Untried, 1);
@@ -164,7 +167,7 @@ impl Derived {
     }
 
     fn pending(&mut self, lane: LaneId, tier: Tier, more: i64) {
-        if self.has_history(lane) {
+        if self.has_counts(lane) {
             *self.pending.entry((lane, tier)).or_default() += more;
         }
         self.depth(Depth::Tier(tier), more);
@@ -187,7 +190,7 @@ impl Derived {
         let is_asked = match self.only {
             Only::Everything => true,
             Only::Tenant(of) => of == tenant,
-            Only::Depth | Only::Lane(_) | Only::Name(..) => false,
+            Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Name(..) => false,
         };
         if count > 0 && is_asked {
             *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
@@ -195,11 +198,19 @@ impl Derived {
         }
     }
 
-    fn has_history(&self, lane: LaneId) -> bool {
+    fn has_history(&self, endpoint: EndpointId) -> bool {
+        match self.only {
+            Only::Everything => true,
+            Only::Endpoint(of) => of == endpoint,
+            Only::Depth | Only::Lane(_) | Only::Name(..) | Only::Tenant(_) => false,
+        }
+    }
+
+    fn has_counts(&self, lane: LaneId) -> bool {
         match self.only {
             Only::Everything => true,
             Only::Lane(of) => of == lane,
-            Only::Depth | Only::Name(..) | Only::Tenant(_) => false,
+            Only::Depth | Only::Endpoint(_) | Only::Name(..) | Only::Tenant(_) => false,
         }
     }
 
@@ -207,7 +218,7 @@ impl Derived {
         match self.only {
             Only::Everything => true,
             Only::Name(of, name) => (of, name) == (kind, hidden),
-            Only::Depth | Only::Lane(_) | Only::Tenant(_) => false,
+            Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Tenant(_) => false,
         }
     }
 
@@ -217,7 +228,7 @@ impl Derived {
 
     /// Everything as rows, in the order of their tables' keys. The same entries give the same rows.
     pub(crate) fn into_facts(self) -> Vec<Fact> {
-        let deliveries = self.deliveries.into_iter().map(|(lane, id)| Fact::Delivery(lane, id));
+        let deliveries = self.deliveries.into_iter().map(|(endpoint, id)| Fact::Delivery(endpoint, id));
         let names = self.names.into_iter().map(|(kind, hidden, message)| Fact::Named(kind, hidden, message));
         let mut facts: Vec<Fact> = deliveries.chain(names).collect();
         facts.sort_unstable();
@@ -257,6 +268,7 @@ mod tests {
         let mut entries = Vec::new();
         for n in 1..=6 {
             let (message, lane) = (MessageId::from_raw(10 * n), LaneId::from_raw(n % 2));
+            let endpoint = EndpointId::from_raw(n % 2);
             entries.push(Entry::Accepted {
                 message,
                 tenant: TenantId::from_raw(n % 2),
@@ -264,7 +276,7 @@ mod tests {
                 digest: [0; 32],
                 subject: None,
                 correlation: Some(Hidden([u8::try_from(n % 3).expect("small"); 16])),
-                deliveries: vec![(lane, Tier::Promotional)],
+                deliveries: vec![(endpoint, lane, Tier::Promotional)],
             });
             let delivery = DeliveryId(message.0.plus(1));
             let (tier, state) = (Tier::Promotional, State::Delivered { at: AT });
@@ -272,6 +284,7 @@ mod tests {
                 entries.push(Entry::Ended {
                     delivery,
                     message,
+                    endpoint,
                     lane,
                     tier,
                     state,
@@ -286,7 +299,7 @@ mod tests {
     fn derived(only: Only) -> Derived {
         let mut derived = Derived::of(only);
         for entry in entries() {
-            let Ok(()) = derived.add(&entry, |lane| Ok::<_, Infallible>(TenantId::from_raw(lane.endpoint().raw())));
+            let Ok(()) = derived.add(&entry, |of| Ok::<_, Infallible>(TenantId::from_raw(of.raw())));
         }
         derived
     }
@@ -297,9 +310,13 @@ mod tests {
         assert_eq!((all.deliveries.len(), all.names.len()), (6, 6));
         let lane = LaneId::from_raw(1);
         let part = derived(Only::Lane(lane));
-        assert!(part.names.is_empty() && part.tallies.is_empty());
-        assert_eq!(part.deliveries, all.deliveries.iter().copied().filter(|(of, _)| *of == lane).collect::<Vec<_>>());
+        assert!(part.deliveries.is_empty() && part.names.is_empty() && part.tallies.is_empty());
         assert!(part.pending.iter().eq(all.pending.iter().filter(|((of, _), _)| *of == lane)));
+        let endpoint = EndpointId::from_raw(1);
+        let part = derived(Only::Endpoint(endpoint));
+        assert!(part.names.is_empty() && part.tallies.is_empty() && part.pending.is_empty());
+        let of_endpoint = all.deliveries.iter().copied().filter(|(of, _)| *of == endpoint);
+        assert_eq!(part.deliveries, of_endpoint.collect::<Vec<_>>());
         let name = (NameKind::Correlation, Hidden([2; 16]));
         let part = derived(Only::Name(name.0, name.1));
         assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.tallies.is_empty());

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
 
 use crate::StoreError;
-use crate::row::{Act, Endpoint, EndpointPut, Idempotency, ListOrder, Session};
+use crate::row::{Act, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session};
 
 /// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
@@ -44,6 +44,9 @@ pub trait Directory: Send + Sync + 'static {
     /// One endpoint, also one that was deleted.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
+    /// The endpoint that has this lane, also one that was deleted.
+    fn endpoint_of_lane(&self, lane: LaneId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
+
     /// Which endpoint of a tenant has this uid.
     fn endpoint_named(
         &self,
@@ -53,7 +56,18 @@ pub trait Directory: Send + Sync + 'static {
 
     /// A tenant's endpoints by id, without those that were deleted: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
     /// more. Kept in memory, since every accept asks for them.
-    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Arc<Vec<Arc<Endpoint>>>, StoreError>> + Send;
+
+    /// A page of a tenant's endpoints that a selector means, from behind one, without those that were deleted. Reads
+    /// in proportion to the subjects and tags that are named and to `limit`, however many endpoints the tenant has.
+    /// Where both are named, `limit` counts the endpoints of the subjects, before tags are compared.
+    fn endpoints_matching(
+        &self,
+        tenant: TenantId,
+        selector: EndpointSelector,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> impl Future<Output = Result<MatchedEndpoints, StoreError>> + Send;
 
     /// Endpoints of a tenant or of everybody, from behind one, without those that were deleted: for lists.
     fn list_endpoints(

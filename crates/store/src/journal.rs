@@ -18,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::{Digest, sha256};
 
-pub use entry::{Entry, ErasedWhom, Kind};
+pub use entry::{Entry, ErasedWhom, Kind, SpreadDelivery};
 
 use crate::StoreError;
 use crate::row::Settlement;

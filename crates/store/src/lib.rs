@@ -58,11 +58,11 @@ pub use outbox::Outbox;
 pub use register::Register;
 pub use row::{
     Acceptance, Accepted, Act, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, Deed, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, FirstAnswer,
-    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash, LISTED_LOOKED_MAX,
-    ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Page, Pause,
-    PauseScope, Pending, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows, Tally, Token,
-    Waiting,
+    DeadLetterFilter, DeadLetterPage, Deed, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, EndpointTarget,
+    FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash,
+    LISTED_LOOKED_MAX, ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery,
+    Page, Pause, PauseScope, Pending, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows,
+    Tally, Token, Waiting, WebhookTarget,
 };
 pub use row::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use row::{
@@ -71,6 +71,7 @@ pub use row::{
 };
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
+pub use row::{EndpointSelector, MatchedEndpoints};
 pub use row::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
 
 /// Deliveries that an accept makes of one message at most: their ids are the next after its own. More

@@ -35,8 +35,8 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{
-    Acceptance, Accepted, Act, Arrival, Attempt, By, Endpoint, EndpointStatus, Message, OwnRetention, Page, Pause,
-    PauseScope, Query, Row, Session, Settled, Settlement, Shown, Start, Token,
+    Acceptance, Accepted, Act, Arrival, Attempt, By, Endpoint, Message, OwnRetention, Page, Pause, PauseScope, Query,
+    Row, Session, Settled, Settlement, Shown, Start, Token,
 };
 use dead_letter::DeadLetters;
 use journal::marks;
@@ -146,7 +146,7 @@ impl Memory {
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
-        let asked = |one: &Settlement| one.asked_to_disable().map(|at| (one.record.delivery.lane.endpoint(), at));
+        let asked = |one: &Settlement| one.asked_to_disable().map(|at| (one.record.delivery.endpoint, at));
         let disabled: Vec<(EndpointId, Timestamp)> = settlements.iter().filter_map(asked).collect();
         let settled = settlements.into_iter().map(|settlement| self.settle_one(session, settlement, &mut happened));
         let settled = settled.collect();
@@ -259,9 +259,11 @@ impl Memory {
     pub fn cut(&mut self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut happened = vec![Entry::cut(&cut, by)];
-        if let (Scope::Lane(lane), Some(status)) = (cut.scope, EndpointStatus::after_cut(cut.cause)) {
-            happened.extend(self.turn_endpoint(lane.endpoint(), status, Act { at: cut.at, by }));
+        if let Some((endpoint, change)) = cut.endpoint {
+            happened.extend(self.turn_endpoint(endpoint, change.into(), Act { at: cut.at, by }));
         }
+        // Done with the cut: what a restart finds says nothing of it.
+        let cut = Cut { endpoint: None, ..cut };
         self.note(happened);
         if let Scope::Message(message) = cut.scope {
             self.jobs.end_fan_out(message);

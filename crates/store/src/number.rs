@@ -325,7 +325,7 @@ pub(crate) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError
     let id = Key::from_raw(id.cast_unsigned());
     match kind {
         0 => Ok(BreakerOf::Lane(LaneId(id))),
-        1 => Ok(BreakerOf::Shared(SharedGate::Origin(OriginId(id)))),
+        1 => Ok(BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(id.raw())))),
         2 => Ok(BreakerOf::Shared(SharedGate::Region(RegionId(id)))),
         3 => Ok(BreakerOf::Shared(SharedGate::Credential(CredentialId(id)))),
         4 => Ok(BreakerOf::Shared(SharedGate::Resolver)),

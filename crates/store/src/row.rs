@@ -4,6 +4,7 @@ pub(crate) mod collapse;
 mod dead_letter;
 mod document;
 mod endpoint;
+mod endpoint_selector;
 mod erasure;
 pub mod idempotency;
 mod job;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Cut;
+use posthaste_core::cut::{Cut, EndpointChange};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId, WriterId};
@@ -33,11 +34,13 @@ pub use dead_letter::{
 pub(crate) use dead_letter::{Purge, Walk};
 pub use document::{Document, DocumentKind, Filed, OPERATOR};
 pub use endpoint::{
-    DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, SecretAct, SigningSecret,
+    DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SecretAct,
+    SigningSecret, WebhookTarget,
 };
+pub use endpoint_selector::{EndpointSelector, MatchedEndpoints};
 pub use erasure::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
-pub use job::{Begun, CHUNK_MAX, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
+pub use job::{Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
 pub use list::{
     Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,
     MessageFilter, MessagePage, Name, NamedPage, Pending, Tally, Waiting,
@@ -274,7 +277,8 @@ pub struct Settlement {
 impl Settlement {
     /// When its receiver asked for nothing more, if it did.
     pub(crate) fn asked_to_disable(&self) -> Option<Timestamp> {
-        self.attempt.filter(|attempt| attempt.cause == Cause::DisableAsked).map(|attempt| attempt.at)
+        let disables = self.record.endpoint_change == Some(EndpointChange::Disabled);
+        self.attempt.filter(|_| disables).map(|attempt| attempt.at)
     }
 }
 

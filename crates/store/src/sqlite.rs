@@ -76,6 +76,7 @@ mod vault;
 mod work;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -358,6 +359,7 @@ impl Watchable for Sqlite {
             commit_p99: commits.within(0.99),
             tokens_renewed: tokens.renewed,
             tokens_rejected: tokens.rejected,
+            recipient_rows: self.shared.kept.rows_read(),
         }
     }
 }
@@ -424,14 +426,15 @@ impl Outbox for Sqlite {
     }
 
     async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
-        let (mut found, missing) = self.shared.kept.lanes(&lanes);
+        let (mut found, missing) = self.shared.kept.by_lanes(&lanes);
         if !missing.is_empty() {
             let read_at = self.shared.kept.changes();
             let vault = Arc::clone(&self.shared.vault);
-            let read = self.readers.read(move |conn| endpoint::read(conn, &vault, &missing)).await?;
-            let entries = self.shared.kept.keep(read_at, read);
-            found.extend(entries.into_iter().map(|entry| (entry.lane.lane, entry.lane)));
+            let read = self.readers.read(move |conn| endpoint::read_lanes(conn, &vault, &missing)).await?;
+            found.extend(self.shared.kept.keep(read_at, read));
         }
+        let found: HashMap<LaneId, Arc<LaneSettings>> =
+            found.into_iter().map(|entry| (entry.lane.lane, entry.lane)).collect();
         Ok(lanes.iter().filter_map(|lane| found.get(lane).cloned()).collect())
     }
 

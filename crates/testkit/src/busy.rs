@@ -44,12 +44,6 @@ impl Slice {
     }
 }
 
-/// The value in the middle.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// A store with its callers, who work while a slice lasts.
 pub(crate) struct Busy {
     store: Arc<Sqlite>,
@@ -190,7 +184,7 @@ fn delivered(session: Session, arrival: &Arrival) -> Settlement {
             place: Place::Delayed,
             shard,
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
         },
         epoch: session.epoch,
         excerpt: None,

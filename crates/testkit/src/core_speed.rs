@@ -1,9 +1,10 @@
-//! The proof `core-speed`: what the queue costs a delivery, in CPU time and in memory, and that a
+//! The proof `core-speed`: what the queue costs a delivery, in instructions and in memory, and that a
 //! million more waiting in the store make it hardly dearer.
 //!
 //! Everything is measured in fresh processes of the binary `core_speed` (`task.rs`), so that no
-//! measurement sees what another left in the heap or the caches. Time is the scheduler's count of
-//! a thread's CPU time. Instructions are counted by valgrind, as the difference of two runs that
+//! measurement sees what another left in the heap or the caches. CPU time, by the scheduler's count,
+//! is printed and has no bar: the same build takes from 1.4 to 4.2 µs a delivery on machines whose
+//! caches others use as well. Instructions are counted by valgrind, as the difference of two runs that
 //! differ in nothing but the deliveries measured. Memory is what a process with one full window of
 //! the default size has written to, the allocator's own share and half-empty tables included: that
 //! is what an operator pays for.
@@ -23,13 +24,15 @@ use std::process::Command;
 use std::thread;
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::statistics;
 use owner::LANES;
 use task::{Load, Task, Timed};
 use window::Kept;
 
 pub use task::main;
 
-const MICROS_BAR: f64 = 2.0;
+/// What c29efb6 takes (6,505), and 8 % more.
+const INSTRUCTIONS_BAR: f64 = 7_000.0;
 const BEHIND_BAR: f64 = 1.25;
 const DELIVERY_BYTES_BAR: f64 = 200.0;
 const LANE_BYTES_BAR: f64 = 256.0;
@@ -53,22 +56,23 @@ pub fn run(options: &Options) -> Findings {
     let memory = Memory::measure(&bench)?;
     let counts = if counts_too { Some(Counts::measure(&bench, size, &speed)?) } else { None };
 
-    let mut figures = vec![
-        Figure::at_most("cpu_a_delivery", speed.front_micros, "µs", MICROS_BAR),
-        Figure::at_least("lanes_served", speed.lanes_served, "lanes", LANES as f64),
-    ];
-    figures.extend(counts.as_ref().map(|counts| behind_figure(counts.behind_over_front)));
+    let mut figures = vec![Figure::at_least("lanes_served", speed.lanes_served, "lanes", LANES as f64)];
+    let mut controls = vec![Figure::at_most("boxes beyond the bar", memory.control, "bytes", LANE_BYTES_BAR)];
+    if let Some(counts) = counts {
+        figures.push(instructions_figure(counts.front));
+        figures.push(behind_figure(counts.behind / counts.front));
+        controls.push(instructions_figure(counts.scan));
+        controls.push(behind_figure(counts.scan / counts.front));
+    }
     figures.push(Figure::at_most("bytes_a_delivery", memory.a_delivery, "bytes", DELIVERY_BYTES_BAR));
     figures.push(Figure::at_most("bytes_an_idle_lane", memory.a_lane, "bytes", LANE_BYTES_BAR));
-
-    let mut controls = vec![
-        Figure::at_most("a look at every lane", speed.control_micros, "µs", MICROS_BAR),
-        Figure::at_most("boxes beyond the bar", memory.control, "bytes", LANE_BYTES_BAR),
-    ];
-    controls.extend(counts.as_ref().map(|counts| behind_figure(counts.control_over_front)));
     let caught = controls.iter().filter(|control| !control.is_ok()).count();
     figures.push(Figure::at_least("negative_controls_caught", caught as f64, "controls", controls.len() as f64));
     Ok(figures)
+}
+
+fn instructions_figure(a_delivery: f64) -> Figure {
+    Figure::at_most("instructions_a_delivery", a_delivery, "instructions", INSTRUCTIONS_BAR)
 }
 
 fn behind_figure(ratio: f64) -> Figure {
@@ -91,12 +95,10 @@ impl Size {
 
 /// What CPU time says.
 struct Speed {
-    front_micros: f64,
     /// How much dearer a delivery is with a million behind the window.
     behind_over_front: f64,
-    /// The fewer of both: who leaves lanes alone is not fast.
+    /// The fewer of both loads: a queue that leaves lanes alone is not fast.
     lanes_served: f64,
-    control_micros: f64,
 }
 
 impl Speed {
@@ -117,27 +119,23 @@ impl Speed {
             "cpu: with a million behind {:.3} µs a delivery, {} of {LANES} lanes served",
             behind.micros, behind.lanes_served
         );
-        Ok(Self {
-            front_micros,
-            behind_over_front: behind.micros / front_micros,
-            lanes_served: lanes_served as f64,
-            control_micros: bench.timed(Load::Scan, CONTROL_DELIVERIES)?.micros,
-        })
+        Ok(Self { behind_over_front: behind.micros / front_micros, lanes_served: lanes_served as f64 })
     }
 }
 
 fn median(what: &str, micros: &mut [f64]) -> f64 {
-    micros.sort_by(f64::total_cmp);
-    let middle = micros[micros.len() / 2];
+    let middle = statistics::median(micros);
     let all: Vec<String> = micros.iter().map(|micros| format!("{micros:.3}")).collect();
     eprintln!("cpu: {what}: {middle:.3} µs a delivery, the median of {}", all.join(" "));
     middle
 }
 
-/// What valgrind counts, a delivery.
+/// What valgrind counts: instructions a delivery.
 struct Counts {
-    behind_over_front: f64,
-    control_over_front: f64,
+    front: f64,
+    behind: f64,
+    /// The negative control looks at every lane before every pick.
+    scan: f64,
 }
 
 impl Counts {
@@ -145,16 +143,15 @@ impl Counts {
         let front = bench.counted(Load::Front, size.counted)?;
         let heap = bench.counted(Load::Heap, size.counted)?;
         eprintln!("instructions: {front:.0} a delivery, {heap:.0} with a plain heap of due times");
-        let behind_over_front = if speed.behind_over_front > HOPELESS {
+        let behind = if speed.behind_over_front > HOPELESS {
             eprintln!("instructions: not counted with a million behind, CPU time says it all");
-            speed.behind_over_front
+            front * speed.behind_over_front
         } else {
             let behind = bench.counted(Load::Behind, size.counted)?;
             eprintln!("instructions: {behind:.0} a delivery with a million behind");
-            behind / front
+            behind
         };
-        let control_over_front = bench.counted(Load::Scan, CONTROL_DELIVERIES)? / front;
-        Ok(Self { behind_over_front, control_over_front })
+        Ok(Self { front, behind, scan: bench.counted(Load::Scan, CONTROL_DELIVERIES)? })
     }
 }
 
@@ -266,7 +263,7 @@ fn valgrind_answers() -> Result<bool, CannotRun> {
     if std::env::var_os("CI").is_some_and(|value| value == "true") {
         return Err(CannotRun(missing.to_owned()));
     }
-    eprintln!("SKIPPED: {missing}: there are no figures of instructions");
+    eprintln!("SKIPPED: {missing}: only memory is measured");
     Ok(false)
 }
 

@@ -24,6 +24,7 @@ use posthaste_engine::dispatch::driver::{Driver, Handle};
 use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::master_key::{self, Source};
 use posthaste_engine::rotation::rotate_now;
+use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{Accepted, Archive, Message, NewDelivery, Outbox, PauseScope, Session, StoreError};
 use tokio::sync::mpsc;
@@ -138,9 +139,11 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
                     tasks.spawn(async move { rotate(&store, session, &clock, keeper).await });
                 }
                 ("backup", to) => {
-                    let (store, to, now) = (Arc::clone(&store), PathBuf::from(to), clock.now());
+                    let (data, to, now) = (data.clone(), PathBuf::from(to), clock.now());
                     tasks.spawn(async move {
-                        store.back_up(to, now, |_| {}).await.map_err(|why| CannotRun(why.to_string()))?;
+                        let copying = tokio::task::spawn_blocking(move || back_up(&data, &to, now, |_| true));
+                        let made = copying.await.map_err(|error| CannotRun(error.to_string()))?;
+                        made.map_err(|why| CannotRun(why.to_string()))?;
                         say(BACKED_UP)?;
                         std::future::pending().await
                     });
@@ -228,7 +231,14 @@ impl Producers {
         let lane = Arc::clone(&self.lanes[usize::try_from(token % LANES).unwrap_or(0)]);
         let message = self.message(token, lane.tenant);
         let (id, now) = (message.id, message.at);
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, now);
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            now,
+        );
         let place = Place::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         Accepted::new(message, vec![NewDelivery::new(delivery, place, lane)])
     }

@@ -18,6 +18,7 @@ pub mod crash_points;
 pub mod erasure;
 pub mod failing_disk;
 pub mod fairness;
+pub mod fan_out_lookup;
 pub mod idempotency;
 pub mod idle;
 pub mod isolation;
@@ -52,8 +53,8 @@ pub mod sim;
 pub mod simulation;
 #[cfg(feature = "conformance")]
 pub mod ssrf;
-pub mod store_backlog;
 mod statistics;
+pub mod store_backlog;
 #[cfg(feature = "conformance")]
 pub mod store_conformance;
 pub mod store_kill9;

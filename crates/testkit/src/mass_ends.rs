@@ -7,16 +7,17 @@
 
 mod world;
 
+use posthaste_core::cut::EndpointChange;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::Key;
-use posthaste_engine::dispatch::Command;
+use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{DeadLetterFilter, DeadLetters, JobQuery, Jobs, ListOrder};
 
-use crate::busy::median;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::{Of, Shape, Target, campaign};
+use crate::statistics::median;
 use world::World;
 
 const ANSWER_BAR_MS: f64 = 50.0;
@@ -66,9 +67,10 @@ impl End {
 
     fn command(self) -> Command {
         let lane = Target(0).lane();
+        let end = |cause, endpoint| Command::EndLane(EndLane { lane, upto: EVERYTHING, cause, endpoint }, None);
         match self {
-            Self::Unsubscribe => Command::EndLane(lane, EVERYTHING, Cause::Unsubscribed, None),
-            Self::EndpointGone => Command::EndLane(lane, EVERYTHING, Cause::EndpointGone, None),
+            Self::Unsubscribe => end(Cause::Unsubscribed, None),
+            Self::EndpointGone => end(Cause::EndpointGone, Some((Target(0).endpoint().id, EndpointChange::Gone))),
             Self::Cancel => Command::Cancel(campaign(), None),
         }
     }

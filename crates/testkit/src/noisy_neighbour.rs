@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::posthaste;
 use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::statistics;
 use load::{Latencies, Noise};
 use server::Field;
 
@@ -127,7 +128,5 @@ fn figures(pairs: &[(Phase, Phase)], options: &Options) -> Vec<Figure> {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    statistics::median(&mut values.collect::<Vec<_>>())
 }

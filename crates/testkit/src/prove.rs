@@ -12,9 +12,10 @@ use std::path::PathBuf;
 use posthaste_store::StoreError;
 
 use crate::{
-    api, audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, idempotency, idle,
-    isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, overload, planted, purity, redaction,
-    restart, rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed, thread,
+    api, audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, fan_out_lookup,
+    idempotency, idle, isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, overload, planted,
+    purity, redaction, restart, rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9,
+    store_speed, thread,
 };
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
@@ -30,13 +31,13 @@ pub struct Options {
     pub first: Option<u64>,
     /// A corpus instead of the one that is kept, where a proof has one.
     pub corpus: Option<PathBuf>,
-}
     /// Another build of `posthaste` to compare with, where a proof compares.
     pub against: Option<PathBuf>,
     /// How many pairs to measure with `against`.
     pub pairs: Option<u64>,
     /// The bar for the ratio that comes of `against`, instead of the proof's own.
     pub at_most: Option<f64>,
+}
 
 /// How much wider the bar of a time is in the short form.
 pub(crate) const QUICK_SLACK: f64 = 3.0;
@@ -173,7 +174,7 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "core-speed",
-        shows: "what the queue costs a delivery in time and memory, alone and with a million behind it",
+        shows: "what the queue costs a delivery in instructions and memory, alone and with a million behind it",
         run: core_speed::run,
     },
     Proof {
@@ -320,6 +321,11 @@ pub const PROOFS: &[Proof] = &[
         name: "outage-sockets",
         shows: "a receiver that dies under load and returns is not hammered, and everything arrives",
         run: outage_sockets::run,
+    },
+    Proof {
+        name: "fan-out-lookup",
+        shows: "a message for one subject or tag costs the same with a thousand endpoints and with a million",
+        run: fan_out_lookup::run,
     },
     Proof {
         name: "noisy-neighbour",

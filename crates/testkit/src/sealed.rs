@@ -20,18 +20,19 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::{
     Acceptance, Accepted, Act, Archive, Attempt, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint,
     EndpointTls, FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, Pause,
-    PauseScope, ReplayWhat, Session, Settlement, SigningSecret,
+    PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
 };
 
 use crate::master_key;
@@ -57,7 +58,7 @@ async fn prove(messages: u64) -> Findings {
     plant.everything(messages).await?;
     let under_load = copied(&data, &home.path().join("under_load"))?;
     let backup = home.path().join("backup");
-    let made = plant.store.back_up(backup.clone(), NOW, |_| {}).await;
+    let made = back_up(&data, &backup, NOW, |_| true);
     made.map_err(|why| CannotRun(format!("there is no backup to search: {why}")))?;
     plant.store.close().await;
     let canaries = plant.canaries;
@@ -127,23 +128,27 @@ impl Plant {
     }
 
     async fn endpoint(&mut self, tenant: TenantId) -> Result<Endpoint, CannotRun> {
-        let id = EndpointId(self.key(1));
-        let mut endpoint = Endpoint::new(id, tenant, NOW, format!("https://example.com/{}", self.canary("url")));
-        endpoint.secrets = vec![
-            SigningSecret::lasting(self.canary("secret")),
-            SigningSecret { text: self.canary("secret"), until: Some(NOW) },
-        ];
+        let id = self.key(2);
+        let (id, lane) = (EndpointId(id), LaneId(id.plus(1)));
+        let target = WebhookTarget {
+            url: format!("https://example.com/{}", self.canary("url")),
+            headers: vec![(self.canary("header"), self.canary("header"))],
+            secrets: vec![
+                SigningSecret::lasting(self.canary("secret")),
+                SigningSecret { text: self.canary("secret"), until: Some(NOW) },
+            ],
+            tls: EndpointTls {
+                ca: Some(self.canary("ca")),
+                client_cert: Some(self.canary("certificate")),
+                client_key: Some(self.canary("key")),
+            },
+            status_overrides: vec![(self.canary("status"), self.canary("class"))],
+        };
+        let mut endpoint = Endpoint::new(id, lane, tenant, NOW, target);
         endpoint.uid = Some(self.canary("uid"));
         endpoint.description = Some(self.canary("description"));
         endpoint.tags = vec![self.canary("tag")];
-        endpoint.headers = vec![(self.canary("header"), self.canary("header"))];
         endpoint.time_zone = Some(self.canary("zone"));
-        endpoint.status_overrides = vec![(self.canary("status"), self.canary("class"))];
-        endpoint.tls = EndpointTls {
-            ca: Some(self.canary("ca")),
-            client_cert: Some(self.canary("certificate")),
-            client_key: Some(self.canary("key")),
-        };
         // Some are somebody's.
         endpoint.subject = tenant.raw().is_multiple_of(2).then(|| self.canary("subject"));
         endpoint.event_types = vec![self.canary("wants")];
@@ -182,8 +187,9 @@ impl Plant {
         message.subject = number.is_multiple_of(2).then(|| self.canary("subject"));
         message.compact = number.is_multiple_of(4).then(|| self.canary("compact").into_bytes().into());
         message.details = Some(Box::new(self.details()));
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id.into(), Tier::Promotional, NOW);
-        let lane = Arc::new(LaneSettings::new(endpoint.id.into(), endpoint.tenant, Arc::default()));
+        let delivery =
+            Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, endpoint.lane, Tier::Promotional, NOW);
+        let lane = Arc::new(LaneSettings::new(endpoint.lane, endpoint.tenant, Arc::default()));
         let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
         let once = self.call(endpoint.tenant);
         let accepted = Accepted { idempotency: Some(once.clone()), ..Accepted::new(message, vec![new]) };
@@ -207,7 +213,7 @@ impl Plant {
             attempts_before: 0,
             place: Place::Delayed,
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
         };
         let excerpt = Some(self.canary("excerpt").into());
         let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt };

@@ -15,16 +15,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 
+use bytes::Bytes;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use posthaste_core::queue::Place;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Act, Chunked, Directory, Endpoint, EndpointPut, Jobs, Outbox, Session, StoreError};
+use posthaste_store::{
+    Act, Chunked, Directory, Document, DocumentKind, Endpoint, EndpointPut, Filed, Jobs, Outbox, Register, Session,
+    StoreError,
+};
 
 use crate::master_key;
 use crate::prove::CannotRun;
 
-pub use mint::{Mint, THEN, Target, YOUNG, campaign};
+pub use mint::{CROWD, CROWD_EVENTS, Mint, THEN, Target, YOUNG, campaign};
 
 /// Messages in one accept, hence in one commit: large enough that the disk's sync is no part of it.
 const BATCH: u64 = 4_096;
@@ -54,6 +58,8 @@ pub enum Of {
     /// All of one message, whose fan-out made them chunk by chunk and is still under way. The lanes are
     /// [`Target`]s of its tenant alone.
     OneMessage,
+    /// No deliveries at all: each lane is one of [`Target::addressed`], all of the tenant [`CROWD`].
+    Endpoints,
     /// As [`Of::Messages`], and most have ended: what is old is delivered, of what is [`YOUNG`] every
     /// second one is dead.
     Aged,
@@ -64,7 +70,7 @@ impl Shape {
     pub fn targets(self) -> impl Iterator<Item = u64> {
         let step = match self.of {
             Of::Messages | Of::Aged => 1,
-            Of::OneMessage => mint::TENANTS,
+            Of::OneMessage | Of::Endpoints => mint::TENANTS,
         };
         (0..self.lanes).map(move |lane| lane * step)
     }
@@ -84,6 +90,7 @@ impl Shape {
         let of = match self.of {
             Of::Messages => "spilled",
             Of::OneMessage => "of-one",
+            Of::Endpoints => "addressed",
             Of::Aged => "aged",
         };
         format!("{of}-{}-over-{}", self.rows, self.lanes)
@@ -148,7 +155,8 @@ pub async fn send_to(folder: &Path, shape: Shape, url: &str) -> Result<(), Canno
     let session = store.open(THEN).await?.session;
     for lane in shape.targets() {
         // The change after the one that made it: any other would be refused as stale.
-        let endpoint = Endpoint { url: url.to_owned(), version: 1, ..Target(lane).endpoint() };
+        let target = Target(lane);
+        let endpoint = Endpoint { version: 1, target: target.target(url.to_owned()), ..target.endpoint() };
         match store.put_endpoint(session, endpoint, None, Act::at(THEN)).await? {
             EndpointPut::Done => {}
             refused => return Err(CannotRun(format!("endpoint {lane} keeps its address: {refused:?}"))),
@@ -186,9 +194,12 @@ async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
     eprintln!("seeding {} rows over {} lanes, kept for later runs", shape.rows, shape.lanes);
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(THEN).await?.session;
-    put_endpoints(&store, session, shape.targets()).await?;
+    if shape.of != Of::Endpoints {
+        put_endpoints(&store, session, shape.targets()).await?;
+    }
     let mint = shape.mint(session);
     match shape.of {
+        Of::Endpoints => put_crowd(&store, session, shape).await?,
         Of::Messages => fill(&store, session, &mint, shape.rows).await?,
         Of::OneMessage => fan_out(&store, session, &mint, shape.rows).await?,
         Of::Aged => {
@@ -244,6 +255,35 @@ pub async fn put_endpoints(
     lanes: impl IntoIterator<Item = u64>,
 ) -> Result<(), StoreError> {
     put(store, session, lanes.into_iter().map(|lane| Target(lane).endpoint()).collect()).await
+}
+
+/// Makes a tenant and its endpoints, each with a subject and a tag of its own.
+async fn put_crowd(store: &Sqlite, session: Session, shape: Shape) -> Result<(), CannotRun> {
+    let tenant = Target(0).tenant();
+    let document = Document {
+        kind: DocumentKind::Tenant,
+        id: tenant.0,
+        tenant,
+        name: Some(CROWD.to_owned()),
+        at: THEN,
+        body: Bytes::from_static(b"{}"),
+    };
+    if store.file(session, document, None, Act::at(THEN)).await? != Filed::Done {
+        return Err(CannotRun("the tenant was not made".to_owned()));
+    }
+    let put = |lane| store.put_endpoint(session, Target(lane).addressed(), None, Act::at(THEN));
+    let mut under_way = stream::iter(shape.targets().map(put)).buffer_unordered(2 * ENDPOINTS);
+    let mut done = 0;
+    while let Some(put) = under_way.next().await {
+        if put? != EndpointPut::Done {
+            return Err(CannotRun("an endpoint was not made".to_owned()));
+        }
+        done += 1;
+        if done % TELL_EVERY == 0 {
+            eprintln!("  {done} endpoints");
+        }
+    }
+    Ok(())
 }
 
 async fn put(store: &Sqlite, session: Session, endpoints: Vec<Endpoint>) -> Result<(), StoreError> {

@@ -23,12 +23,13 @@ use posthaste_store::sqlite::Sqlite;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::busy::{Busy, Slice, median};
+use crate::busy::{Busy, Slice};
 use crate::cpu::Cpu;
 use crate::master_key;
 use crate::part::end_with_input;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::{self, Mint, Of, Shape, YOUNG};
+use crate::statistics::median;
 
 const CPU_BAR: f64 = 1.35;
 const RATE_BAR: f64 = 0.9;

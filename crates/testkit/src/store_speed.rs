@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use posthaste_store::sqlite::Commits;
 
-use crate::busy::{self, Busy, median};
+use crate::busy::{self, Busy};
 use crate::cpu::Cpu;
 use crate::prove::{Figure, Findings, Options};
 use crate::seeder;
+use crate::statistics::median;
 use bare::Bare;
 
 const THROUGHPUT_BAR: f64 = 0.35;

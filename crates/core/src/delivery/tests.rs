@@ -15,7 +15,14 @@ const HIGHEST: Roll = Roll(u64::MAX);
 fn first_try() -> Delivery {
     Delivery {
         state: State::Dispatching,
-        ..Delivery::queued(DeliveryId::from_raw(2), MessageId::from_raw(1), LaneId::from_raw(3), Tier::Promotional, NOW)
+        ..Delivery::queued(
+            DeliveryId::from_raw(2),
+            MessageId::from_raw(1),
+            EndpointId::from_raw(4),
+            LaneId::from_raw(3),
+            Tier::Promotional,
+            NOW,
+        )
     }
 }
 
@@ -45,9 +52,19 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
+/// Settles now, in a lane that is not strict, with nothing in the way.
+fn decide(delivery: &Delivery, verdict: &Verdict, policy: &Policy, roll: Roll) -> Decision {
+    settle(delivery, verdict, &Circumstances::new(policy), NOW, roll)
+}
+
 /// Settles now, every ten seconds, with the lowest roll.
 fn settled(delivery: &Delivery, verdict: &Verdict) -> Decision {
-    settle(delivery, verdict, &policy(&every_ten_seconds()), NOW, LOWEST)
+    decide(delivery, verdict, &policy(&every_ten_seconds()), LOWEST)
+}
+
+/// What the rest of the lane waits for.
+fn lane_hold(decision: &Decision) -> Option<Hold> {
+    decision.hold.filter(|(scope, _)| *scope == VerdictScope::Lane).map(|(_, hold)| hold)
 }
 
 /// How long it waits for its next attempt.
@@ -124,14 +141,14 @@ fn what_was_erased_is_cancelled_and_was_not_tried() {
 fn gone_ends_the_endpoint_too() {
     let decision = settled(&first_try(), &answered(410));
     assert_eq!(decision.state, State::Dead { at: NOW, cause: Cause::EndpointGone });
-    assert!(decision.ends_endpoint);
+    assert_eq!(decision.endpoint_change, Some(EndpointChange::Gone));
 }
 
 #[test]
 fn gone_ends_the_endpoint_also_where_a_receipt_overtook_it() {
     let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
     let decision = settled(&delivery, &answered(410));
-    assert_eq!((decision.state, decision.ends_endpoint), (State::Delivered { at: NOW }, true));
+    assert_eq!((decision.state, decision.endpoint_change), (State::Delivered { at: NOW }, Some(EndpointChange::Gone)));
 }
 
 #[test]
@@ -149,7 +166,7 @@ fn too_large_tries_a_compact_payload_once_in_its_place() {
 fn a_refused_credential_holds_the_lane_and_spends_no_attempt() {
     let decision = settled(&first_try(), &Verdict::of(Cause::CredentialRejected));
     assert_eq!((decision.state, decision.attempts), (State::Queued { due: NOW }, 0));
-    assert_eq!(decision.lane_hold, Some(Hold { why: Why::Credential, until: None }));
+    assert_eq!(lane_hold(&decision), Some(Hold { why: Why::Credential, until: None }));
 }
 
 #[test]
@@ -177,7 +194,7 @@ fn what_may_pass_is_tried_until_the_attempts_are_spent() {
 fn a_tier_has_waits_of_its_own() {
     let waits = Tier::ALL.map(|tier| {
         let delivery = Delivery { tier, ..first_try() };
-        wait_of(&settle(&delivery, &answered(500), &Policy::default(), NOW, HIGHEST))
+        wait_of(&decide(&delivery, &answered(500), &Policy::default(), HIGHEST))
     });
     assert_eq!(waits, [seconds(1), seconds(12), seconds(24)]);
 }
@@ -203,7 +220,7 @@ fn a_name_that_does_not_exist_is_tried_five_times_in_a_row() {
 #[test]
 fn retry_after_is_never_early_and_at_most_a_tenth_late() {
     let verdict = asking(503, seconds(120));
-    let due = |roll| settle(&first_try(), &verdict, &policy(&every_ten_seconds()), NOW, roll);
+    let due = |roll| decide(&first_try(), &verdict, &policy(&every_ten_seconds()), roll);
     assert_eq!([LOWEST, HIGHEST].map(|roll| wait_of(&due(roll))), [seconds(120), seconds(132)]);
 }
 
@@ -211,14 +228,14 @@ fn retry_after_is_never_early_and_at_most_a_tenth_late() {
 fn retry_after_holds_the_rest_of_the_lane_until_then() {
     let decision = settled(&first_try(), &asking(429, seconds(120)));
     let until = Some(NOW + seconds(120));
-    assert_eq!(decision.lane_hold, Some(Hold { why: Why::RetryAfter, until }));
-    assert_eq!(settled(&first_try(), &answered(429)).lane_hold, None);
+    assert_eq!(lane_hold(&decision), Some(Hold { why: Why::RetryAfter, until }));
+    assert_eq!(lane_hold(&settled(&first_try(), &answered(429))), None);
 }
 
 #[test]
 fn a_retry_after_of_zero_says_nothing() {
     let decision = settled(&first_try(), &asking(503, Duration::ZERO));
-    assert_eq!((wait_of(&decision), decision.lane_hold), (seconds(10), None));
+    assert_eq!((wait_of(&decision), lane_hold(&decision)), (seconds(10), None));
 }
 
 #[test]
@@ -228,7 +245,7 @@ fn a_retry_after_of_years_is_cut_to_the_longest_obeyed() {
         assert_eq!(wait_of(&decision), seconds(86_400));
     }
     let hourly = PolicySpec { retry_after_max: Some(seconds(3_600)), ..every_ten_seconds() };
-    let decision = settle(&first_try(), &asking(429, Duration::MAX), &policy(&hourly), NOW, HIGHEST);
+    let decision = decide(&first_try(), &asking(429, Duration::MAX), &policy(&hourly), HIGHEST);
     assert_eq!(wait_of(&decision), seconds(3_960));
 }
 
@@ -244,9 +261,9 @@ fn decorrelated_grows_from_the_backoff_not_from_what_the_receiver_asked() {
         PolicySpec { jitter: JitterSpec { kind: Some("decorrelated".to_owned()), share: None }, ..every_ten_seconds() };
     let policy = policy(&spec);
     for verdict in [answered(503), answered(429), asking(503, seconds(3_600))] {
-        let first = settle(&first_try(), &verdict, &policy, NOW, HIGHEST);
+        let first = decide(&first_try(), &verdict, &policy, HIGHEST);
         assert_eq!(first.previous_wait, Some(seconds(30)));
-        let second = settle(&next_try(&first_try(), &verdict, &first), &answered(500), &policy, NOW, HIGHEST);
+        let second = decide(&next_try(&first_try(), &verdict, &first), &answered(500), &policy, HIGHEST);
         assert_eq!(wait_of(&second), seconds(60), "three times 30 s, cut at the cap");
     }
 }
@@ -264,7 +281,7 @@ fn a_retry_after_beyond_the_ttl_expires_now_and_still_holds_the_lane() {
     let delivery = Delivery { expiry: Expiry::from_ttl(NOW, Some(seconds(3_600))), ..first_try() };
     let decision = settled(&delivery, &asking(503, seconds(7_200)));
     assert_eq!(decision.state, State::Expired { at: NOW });
-    assert_eq!(decision.lane_hold.and_then(|hold| hold.until), Some(NOW + seconds(7_200)));
+    assert_eq!(lane_hold(&decision).and_then(|hold| hold.until), Some(NOW + seconds(7_200)));
 }
 
 #[test]
@@ -281,7 +298,7 @@ fn now_or_never_has_no_retry() {
 #[test]
 fn out_of_its_window_it_is_dead() {
     let windowed = |window| policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
-    let decide = |window| settle(&first_try(), &answered(500), &windowed(window), NOW, LOWEST);
+    let decide = |window| decide(&first_try(), &answered(500), &windowed(window), LOWEST);
     assert_eq!(decide(9).state, State::Dead { at: NOW, cause: Cause::InternalError });
     assert_eq!(wait_of(&decide(10)), seconds(10), "at the very end of the window it may still start");
 }
@@ -291,7 +308,7 @@ fn of_window_and_ttl_the_first_to_end_decides() {
     let decide = |window, ttl| {
         let policy = policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
         let delivery = Delivery { expiry: Expiry::At(NOW + seconds(ttl)), ..first_try() };
-        settle(&delivery, &answered(500), &policy, NOW, LOWEST).state.phase()
+        decide(&delivery, &answered(500), &policy, LOWEST).state.phase()
     };
     assert_eq!(decide(3, 7), Phase::Dead);
     assert_eq!(decide(7, 3), Phase::Expired);
@@ -309,11 +326,11 @@ fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
         ack_within: Some(seconds(300)),
         ..first_try()
     };
-    let decision = ack_timeout(&sent, &policy(&every_ten_seconds()), NOW, LOWEST);
+    let decision = ack_timeout(&sent, &Circumstances::new(&policy(&every_ten_seconds())), NOW, LOWEST);
     assert_eq!(decision.state, State::Retry { due: NOW + seconds(10), cause: Cause::AckTimeout });
     assert_eq!(decision.attempts, 2);
     let spent = Delivery { attempts: 9, ..sent };
-    let decision = ack_timeout(&spent, &policy(&every_ten_seconds()), NOW, LOWEST);
+    let decision = ack_timeout(&spent, &Circumstances::new(&policy(&every_ten_seconds())), NOW, LOWEST);
     assert_eq!((decision.state.phase(), decision.attempts), (Phase::Dead, 9));
 }
 
@@ -322,7 +339,7 @@ fn the_last_attempt_holds_the_lane_like_any_other() {
     let last = Delivery { attempts: 8, ..first_try() };
     let decision = settled(&last, &asking(503, seconds(120)));
     assert_eq!(decision.state.phase(), Phase::Dead);
-    assert_eq!(decision.lane_hold.and_then(|hold| hold.until), Some(NOW + seconds(120)));
+    assert_eq!(lane_hold(&decision).and_then(|hold| hold.until), Some(NOW + seconds(120)));
 }
 
 #[test]
@@ -336,12 +353,74 @@ fn a_compact_payload_is_not_tried_after_the_ttl() {
     assert_eq!(settled(&delivery, &answered(413)).state, State::Expired { at: NOW });
 }
 
+#[test]
+fn retry_after_holds_whom_the_verdict_speaks_for() {
+    let hold_of = |scope, credential_gate| {
+        let policy = policy(&every_ten_seconds());
+        let given = Circumstances { credential_gate, ..Circumstances::new(&policy) };
+        let verdict = Verdict { scope, ..asking(429, seconds(60)) };
+        let decision = settle(&first_try(), &verdict, &given, NOW, LOWEST);
+        assert_eq!(wait_of(&decision), seconds(60), "the delivery itself waits in any case");
+        decision.hold.map(|(scope, _)| scope)
+    };
+    for credential_gate in [false, true] {
+        assert_eq!(hold_of(VerdictScope::Endpoint, credential_gate), None);
+        assert_eq!(hold_of(VerdictScope::Lane, credential_gate), Some(VerdictScope::Lane));
+    }
+    assert_eq!(hold_of(VerdictScope::Credential, true), Some(VerdictScope::Credential));
+    assert_eq!(hold_of(VerdictScope::Credential, false), Some(VerdictScope::Lane), "nothing else could hold it");
+}
+
+#[test]
+fn least_wait_delays_the_retry_and_holds_nobody_else() {
+    let verdict = Verdict { least_wait: Some(seconds(900)), ..answered(500) };
+    let decision = settled(&first_try(), &verdict);
+    assert_eq!((wait_of(&decision), decision.hold), (seconds(900), None));
+    let shorter = Verdict { least_wait: Some(seconds(1)), ..answered(500) };
+    assert_eq!(wait_of(&settled(&first_try(), &shorter)), seconds(10), "the policy waits longer");
+}
+
+#[test]
+fn disable_answer_disables_the_endpoint_whether_or_not_it_took_the_message() {
+    for class in [Class::Delivered, Class::Dead] {
+        let verdict = Verdict { class, ..Verdict::of(Cause::DisableAsked) };
+        assert_eq!(settled(&first_try(), &verdict).endpoint_change, Some(EndpointChange::Disabled));
+    }
+}
+
 fn any_verdict() -> impl Strategy<Value = Verdict> {
     let causes: Vec<Cause> = Cause::ALL.iter().map(|entry| entry.cause).collect();
     let retry_after =
         prop_oneof![Just(None), any::<Duration>().prop_map(Some), (0_u64..200_000).prop_map(|s| Some(seconds(s)))];
-    (prop::sample::select(causes), retry_after)
-        .prop_map(|(cause, retry_after)| Verdict { retry_after, ..Verdict::of(cause) })
+    let scope = prop::sample::select(vec![VerdictScope::Endpoint, VerdictScope::Lane, VerdictScope::Credential]);
+    let least_wait = prop::option::of((0_u64..2_000).prop_map(seconds));
+    (prop::sample::select(causes), retry_after, scope, least_wait, any::<bool>()).prop_map(
+        |(cause, retry_after, scope, least_wait, prune)| Verdict {
+            retry_after,
+            scope,
+            least_wait,
+            prune,
+            ..Verdict::of(cause)
+        },
+    )
+}
+
+/// Everything of the circumstances but the policy.
+fn any_circumstances() -> impl Strategy<Value = Circumstances<'static>> {
+    static POLICY: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::default);
+    let strict = prop::sample::select(vec![None, Some(OnDead::Skip), Some(OnDead::Hold)]);
+    let cut = prop::sample::select(vec![None, Some(Cause::EndpointGone), Some(Cause::Cancelled)]);
+    let tightness = prop::option::of((0_u32..=100).prop_map(|used| Tightness::of(used, 100)));
+    (strict, cut, any::<bool>(), tightness, any::<bool>()).prop_map(
+        |(strict, cut, superseded, tightness, credential_gate)| Circumstances {
+            policy: &POLICY,
+            strict,
+            cut,
+            superseded,
+            tightness,
+            credential_gate,
+        },
+    )
 }
 
 fn any_expiry() -> impl Strategy<Value = Expiry> {
@@ -374,9 +453,11 @@ proptest! {
     #[test]
     fn whatever_happens_the_decision_is_one_the_laws_allow(
         delivery in any_delivery(), verdict in any_verdict(), roll in any::<u64>(), name in prop::sample::select(&crate::policy::PRESETS[..]),
+        given in any_circumstances(),
     ) {
         let policy = Policy::preset(name).expect("a preset");
-        let decision = settle(&delivery, &verdict, &policy, NOW, Roll(roll));
+        let given = Circumstances { policy: &policy, ..given };
+        let decision = settle(&delivery, &verdict, &given, NOW, Roll(roll));
         prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
         prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
         prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
@@ -389,6 +470,22 @@ proptest! {
             prop_assert!(!delivery.expiry.is_over(due), "scheduled after its end");
             let asked = verdict.retry_after.unwrap_or_default().min(policy.retry_after_max());
             prop_assert!(due >= NOW + asked, "earlier than the receiver asked");
+            prop_assert!(due >= NOW + verdict.least_wait.unwrap_or_default(), "earlier than the channel allows");
+            prop_assert_eq!(given.cut, None, "a cut ends what would be tried again");
+        }
+        let ends = decision.state.is_terminal();
+        prop_assert_eq!(decision.is_recorded, counted || ends, "an attempt or an end is written, nothing else");
+        prop_assert_eq!(decision.was_made, counted || verdict.class == Class::Credential);
+        let is_dead = matches!(decision.state, State::Dead { .. });
+        prop_assert_eq!(decision.pauses_lane, is_dead && given.strict == Some(OnDead::Hold) && !given.superseded);
+        prop_assert_eq!(decision.place == Place::Spilled, given.strict.is_some());
+        prop_assert_eq!(decision.endpoint_change == Some(EndpointChange::Gone), verdict.prune);
+        match decision.hold.map(|(scope, _)| scope) {
+            Some(VerdictScope::Endpoint) => prop_assert!(false, "a delivery waits for its own endpoint by itself"),
+            Some(VerdictScope::Credential) => {
+                prop_assert!(given.credential_gate && verdict.scope == VerdictScope::Credential);
+            }
+            Some(VerdictScope::Lane) | None => {}
         }
     }
 }

@@ -20,7 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::dice::Roll;
-use crate::id::LaneId;
+use crate::id::EndpointId;
 use crate::time::{Timestamp, millis_up};
 
 use window::{Counted, Window};
@@ -139,7 +139,7 @@ pub struct Answer {
     /// That of the request's [`Pass`].
     pub generation: u32,
     /// Which endpoint it was sent to.
-    pub endpoint: LaneId,
+    pub endpoint: EndpointId,
     /// What it says of the destination.
     pub signal: Signal,
     /// Whether anything waits to be sent there: then a hold is shorter.
@@ -180,6 +180,8 @@ pub enum Opened {
     },
     /// The credential was refused.
     Credential,
+    /// The provider asked that nothing is sent with the credential for a while.
+    RetryAfter,
     /// It was open before a restart; what opened it is not kept.
     BeforeRestart,
 }
@@ -195,6 +197,7 @@ impl fmt::Display for Opened {
             Self::Share { milli, of } => write!(f, "{} of {of} answers were failures", percent(milli)),
             Self::Overloaded { milli, of } => write!(f, "{} of {of} answers were 429 or 503", percent(milli)),
             Self::Credential => f.write_str("the credential was refused"),
+            Self::RetryAfter => f.write_str("the provider asked for a pause"),
             Self::BeforeRestart => f.write_str("it was open before a restart"),
         }
     }
@@ -362,7 +365,7 @@ impl Breaker {
             self.since = now;
         }
         let hold = until.map_or(Duration::ZERO, |until| until.since(now));
-        self.open(now, hold, Opened::Credential);
+        self.open(now, hold, if until.is_some() { Opened::RetryAfter } else { Opened::Credential });
         if until.is_none() {
             self.until = Timestamp::MAX;
         }

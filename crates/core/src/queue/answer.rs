@@ -48,7 +48,7 @@ impl Queue {
         if self.limits.care == Care::Off {
             return;
         }
-        for gate in self.answered_shared(&settings, &flight.shared, &heard, now) {
+        for gate in self.answered_shared(&settings, flight, &heard, now) {
             self.shared_recovered(gate, now);
         }
     }
@@ -98,7 +98,7 @@ impl Queue {
         }
         let answer = Answer {
             generation: flight.generation,
-            endpoint: settings.lane,
+            endpoint: flight.endpoint,
             signal: heard.signal,
             messages_wait: heard.messages_wait,
             retry_after: heard.retry_after,

@@ -135,16 +135,15 @@ impl Queue {
             return;
         }
         for SoftBreaker { of, soft } in breakers {
-            let breaker = Breaker::restore(*soft);
             match of {
                 BreakerOf::Lane(lane) => {
                     let index = self.lane(*lane);
                     self.troubled.insert(*lane);
                     let destination =
                         self.lane_mut(index).destination.get_or_insert_with(|| Box::new(Destination::unlimited(now)));
-                    destination.breaker = breaker;
+                    destination.breaker = Breaker::restore(*soft);
                 }
-                BreakerOf::Shared(gate) => self.restore_shared(*gate, breaker, now),
+                BreakerOf::Shared(gate) => self.restore_shared(*gate, *soft, now),
             }
         }
     }

@@ -11,7 +11,7 @@ use super::record::Record;
 use super::{Place, Queue, Stage};
 use crate::cause::Cause;
 use crate::cut::{self, Scope};
-use crate::delivery::Delivery;
+use crate::delivery::{self, Delivery};
 use crate::id::{DeliveryId, Key, LaneId};
 use crate::state::State;
 use crate::time::Timestamp;
@@ -130,8 +130,9 @@ impl Queue {
 
     /// Ends one that is not in flight.
     pub(super) fn end(&mut self, id: DeliveryId, end: State) -> Record {
-        let attempts = self.items[&id].delivery.attempts;
-        self.record(id, end, attempts)
+        let strict = self.lane_of(id).and_then(|lane| lane.settings.as_ref()).and_then(|settings| settings.strict());
+        let decision = delivery::end(&self.items[&id].delivery, end, strict);
+        self.apply(id, &decision)
     }
 
     /// Ends one whose time to live is over, unless it is under way or was sent already.

@@ -14,7 +14,7 @@ use super::{Queue, Stage};
 use crate::delivery::Compact;
 use crate::flow::Care;
 use crate::flow::breaker::Pass;
-use crate::id::{DeliveryId, LaneId, MessageId};
+use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -29,6 +29,8 @@ pub struct Start {
     /// What to send.
     pub message: MessageId,
     /// Where to.
+    pub endpoint: EndpointId,
+    /// In which lane it waited.
     pub lane: LaneId,
     /// Which attempt it is, from 1.
     pub attempt: u16,
@@ -44,6 +46,7 @@ pub struct Start {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) delivery: DeliveryId,
+    pub(super) endpoint: EndpointId,
     taken: Taken,
     pub(super) started: Timestamp,
     expected: Duration,
@@ -57,6 +60,7 @@ pub(super) struct Flight {
 impl Queue {
     /// Takes what an attempt needs; it is in flight from here on.
     pub(super) fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
+        let endpoint = self.items[&id].delivery.endpoint;
         let (pass, expected, slow) = self.start_own(id, taken.lane, now);
         let settings = self.lane_ref(taken.lane).settings.clone();
         let shared = settings.map_or([None; 4], |settings| self.start_shared(&settings, now));
@@ -64,6 +68,7 @@ impl Queue {
         self.slow_in_flight += u32::from(slow);
         let number = self.in_flight.insert(Flight {
             delivery: id,
+            endpoint,
             taken,
             started: now,
             expected,
@@ -81,6 +86,7 @@ impl Queue {
         Start {
             delivery: id,
             message: delivery.message,
+            endpoint: delivery.endpoint,
             lane: delivery.lane,
             attempt: delivery.attempts.saturating_add(1),
             due,

@@ -50,7 +50,7 @@ pub struct LaneSettings {
     pub version: u32,
     /// Counts the changes of the rules that several lanes share, in this process: policies by name, and what was
     /// agreed with tenants. The same holds for it.
-    pub rules: u64,
+    pub rules: u32,
     /// Whether what is for it waits until somebody enables it.
     pub disabled: bool,
     /// In which order.
@@ -66,6 +66,10 @@ pub struct LaneSettings {
     /// What most lanes do not have.
     pub special: Option<Box<Special>>,
 }
+
+// Every lane in the window has one. With the counts of its `Arc` it takes 72 bytes, which allocators serve from a block
+// of 80.
+const _: () = assert!(size_of::<LaneSettings>() <= 56);
 
 /// What is set for some lanes only.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,6 +112,11 @@ impl LaneSettings {
     /// never refused by this, and each of them has the lane read again.
     pub(super) fn is_newer(&self, others: &Self) -> bool {
         self.version > others.version || self.rules > others.rules
+    }
+
+    /// What the lane does behind a dead head; `None` unless it is strict.
+    pub fn strict(&self) -> Option<OnDead> {
+        (self.order == Order::Strict).then_some(self.on_dead)
     }
 
     /// How fast it may be sent to.

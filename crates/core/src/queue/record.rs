@@ -2,9 +2,8 @@
 //!
 //! Invariant: what was decided is acted on only after [`Queue::recorded`] said that it is durable.
 
-use super::lane::{Lane, OnDead};
 use super::{HORIZON, Place, Queue, Stage};
-use crate::cut;
+use crate::cut::{self, EndpointChange};
 use crate::delivery::{Decision, Delivery};
 use crate::id::{DeliveryId, Shard};
 use crate::state::State;
@@ -23,8 +22,8 @@ pub struct Record {
     pub shard: Shard,
     /// A strict lane stops behind its dead head, in the same transaction.
     pub pauses_lane: bool,
-    /// The endpoint is no more: cut its lane.
-    pub ends_endpoint: bool,
+    /// What becomes of its endpoint. The loop cuts the lane of one that is gone, the store disables one.
+    pub endpoint_change: Option<EndpointChange>,
 }
 
 /// What a recorded change means for the window.
@@ -86,49 +85,29 @@ impl Queue {
         destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
     }
 
-    /// Takes over a decision, unless a cut says otherwise.
-    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision, now: Timestamp) -> Record {
+    /// Takes over a decision; from here on it is being recorded.
+    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> Record {
+        let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("decided about one in the window");
         let attempts_before = item.delivery.attempts;
         item.delivery.attempts = decision.attempts;
         item.delivery.previous_wait = decision.previous_wait;
         item.delivery.limited_in_a_row = decision.limited_in_a_row;
+        item.delivery.last_cause = decision.last_cause;
         item.delivery.compact = decision.compact;
-        let mut next = decision.state;
-        if !next.is_terminal()
-            && let Some(cut) = self.cuts.cause(&item.delivery)
-        {
-            next = cut::ended(cut, now);
-        }
-        // The state's own cause: what we failed at ourselves does not hide what the receiver did.
-        if let State::Retry { cause, .. } = next {
-            item.delivery.last_cause = Some(cause);
-        }
-        self.record(id, next, attempts_before)
-    }
-
-    /// Moves one to its next state; from here on it is being recorded.
-    pub(super) fn record(&mut self, id: DeliveryId, next: State, attempts_before: u16) -> Record {
-        let lane = self.lane_of(id);
-        let strict = lane.is_some_and(Lane::is_strict);
-        let holds_on_dead =
-            strict && lane.and_then(|lane| lane.settings.as_ref()).is_some_and(|set| set.on_dead == OnDead::Hold);
-        let refused = &mut self.refused_moves;
-        let item = self.items.get_mut(&id).expect("records are made of what is in the window");
-        move_to(&mut item.delivery, next, refused);
+        move_to(&mut item.delivery, decision.state, refused);
         if item.stage != Stage::Recording {
             item.number = self.recording.insert(id);
         }
         item.stage = Stage::Recording;
-        // A strict lane's rows stay where their queue is found, also between attempts.
-        item.place = if strict { Place::Spilled } else { Place::Delayed };
+        item.place = decision.place;
         Record {
             delivery: item.delivery.clone(),
             attempts_before,
             place: item.place,
             shard: Shard::of(item.delivery.lane),
-            pauses_lane: holds_on_dead && matches!(next, State::Dead { .. }),
-            ends_endpoint: false,
+            pauses_lane: decision.pauses_lane,
+            endpoint_change: decision.endpoint_change,
         }
     }
 }

@@ -13,10 +13,10 @@ use super::lane::{Lane, LaneSettings};
 use super::timer::Timer;
 use super::{BreakerScope, Limits, Queue};
 use crate::flow::SharedGate;
-use crate::flow::breaker::{Answer, Breaker, Change, LetsThrough, Pass, Rule, Signal, Standing};
+use crate::flow::breaker::{Answer, Breaker, Change, LetsThrough, Pass, Rule, Signal, Soft, Standing};
 use crate::flow::bucket::{Bucket, Rate};
 use crate::hold::{Hold, Why};
-use crate::id::{CredentialId, LaneId};
+use crate::id::{CredentialId, EndpointId, LaneId};
 use crate::time::Timestamp;
 
 /// What is set for a gate that lanes share.
@@ -51,7 +51,7 @@ const RING_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long one that is not closed is remembered when nobody sends through it.
 const KEPT: Duration = Duration::from_secs(3_600);
-/// Origins with one failing lane that are remembered; nothing is lost with one that is not.
+/// Origins with one failing endpoint that are remembered; nothing is lost with one that is not.
 const SUSPECTS_MAX: usize = 65_536;
 
 impl Shared {
@@ -104,6 +104,20 @@ impl Queue {
         }
         // Not forgotten at once: an answer that is on its way must find the gate it went through.
         self.ring_parked(gate, now);
+    }
+
+    /// A provider asked that nothing is sent with a credential until the hold ends; one probe goes first then. A hold
+    /// that lasts longer already, or without an end, stays.
+    pub(super) fn hold_credential(&mut self, credential: CredentialId, hold: Hold, now: Timestamp) {
+        self.shed_in_vain = None;
+        let breaker = &mut self.shared_entry(SharedGate::Credential(credential), now).breaker;
+        let lasts = |until: Option<Timestamp>| until.unwrap_or(Timestamp::MAX);
+        if let Standing::Open { until, .. } = breaker.standing(now)
+            && lasts(until) >= lasts(hold.until)
+        {
+            return;
+        }
+        breaker.trip(now, hold.until);
     }
 
     /// What holds everything behind one of a lane's shared gates.
@@ -220,12 +234,12 @@ impl Queue {
     pub(super) fn answered_shared(
         &mut self,
         settings: &LaneSettings,
-        passed: &Passed,
+        flight: &Flight,
         heard: &Heard,
         now: Timestamp,
     ) -> Vec<SharedGate> {
         let mut closed = Vec::new();
-        for (gate, pass) in passed.iter().flatten().copied() {
+        for (gate, pass) in flight.shared.iter().flatten().copied() {
             let is_credential = matches!(gate, SharedGate::Credential(_));
             let signal = match gate {
                 SharedGate::Credential(_) if heard.credential_refused => Signal::Failure,
@@ -234,7 +248,7 @@ impl Queue {
                 SharedGate::Origin(_) | SharedGate::Region(_) => heard.signal,
             };
             let is_bad = matches!(signal, Signal::Failure | Signal::Overload);
-            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, settings.lane));
+            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, flight.endpoint));
             if !is_counted {
                 continue;
             }
@@ -242,10 +256,10 @@ impl Queue {
             let shared = self.shared_entry(gate, now);
             let (rule, endpoint) = match (gate, settings.origin) {
                 (SharedGate::Resolver, _) if several_tenants => {
-                    (Rule::RESOLVER_OF_TENANTS, LaneId::from_raw(settings.tenant.raw()))
+                    (Rule::RESOLVER_OF_TENANTS, EndpointId::from_raw(settings.tenant.raw()))
                 }
-                (SharedGate::Resolver, Some(origin)) => (Rule::RESOLVER, LaneId::from_raw(origin.raw())),
-                _ => (shared.rule(gate, limits), settings.lane),
+                (SharedGate::Resolver, Some(origin)) => (Rule::RESOLVER, EndpointId::from_raw(origin.raw())),
+                _ => (shared.rule(gate, limits), flight.endpoint),
             };
             let answer = Answer {
                 generation: pass.generation,
@@ -270,14 +284,14 @@ impl Queue {
         closed
     }
 
-    /// Whether a failure at a gate is worth counting. Most origins have one lane, and one lane alone
-    /// never opens an origin's breaker: it is made once a second one fails.
-    fn is_suspect(&mut self, gate: SharedGate, lane: LaneId) -> bool {
+    /// Whether a failure at a gate is worth counting. Most origins have one endpoint, and one endpoint alone
+    /// never opens an origin's breaker: the gate is made once a second endpoint fails.
+    fn is_suspect(&mut self, gate: SharedGate, endpoint: EndpointId) -> bool {
         let SharedGate::Origin(origin) = gate else { return true };
         if self.suspects.len() >= SUSPECTS_MAX {
             self.suspects.clear();
         }
-        *self.suspects.entry(origin).or_insert(lane) != lane
+        *self.suspects.entry(origin).or_insert(endpoint) != endpoint
     }
 
     /// Forgets a gate that has nothing to say.
@@ -305,12 +319,13 @@ impl Queue {
     }
 
     /// Makes a gate stand as it did before a restart.
-    pub(super) fn restore_shared(&mut self, gate: SharedGate, breaker: Breaker, now: Timestamp) {
-        let shared = self.shared_entry(gate, now);
-        shared.breaker = breaker;
-        if matches!(gate, SharedGate::Credential(_)) {
-            // No probe tells whether a credential is good again: somebody replaces it.
-            shared.breaker.trip(now, None);
+    pub(super) fn restore_shared(&mut self, gate: SharedGate, soft: Soft, now: Timestamp) {
+        let breaker = &mut self.shared_entry(gate, now).breaker;
+        *breaker = Breaker::restore(soft);
+        // A refused credential is held without an end, so its hold has no length; a `Retry-After` has one. No probe
+        // tells whether a refused credential is good again: an operator replaces it.
+        if matches!(gate, SharedGate::Credential(_)) && soft.hold.is_zero() {
+            breaker.trip(now, None);
         }
     }
 

@@ -22,6 +22,7 @@ use model::{LANES, Model};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LANE: LaneId = LaneId::from_raw(7);
+const ENDPOINT: EndpointId = EndpointId::from_raw(70);
 const ROLL: Roll = Roll(1);
 const ROW: DeliveryId = DeliveryId::from_raw(1);
 
@@ -31,7 +32,12 @@ fn seconds(count: u64) -> Duration {
 
 /// Due now, without a TTL.
 fn delivery(id: u64) -> Delivery {
-    Delivery::queued(DeliveryId::from_raw(id), MessageId::from_raw(id), LANE, Tier::Promotional, NOW)
+    Delivery::queued(DeliveryId::from_raw(id), MessageId::from_raw(id), ENDPOINT, LANE, Tier::Promotional, NOW)
+}
+
+/// One to the endpoint that has this lane to itself.
+fn delivery_in(lane: LaneId, id: u64) -> Delivery {
+    Delivery { lane, endpoint: EndpointId::from_raw(lane.raw() * 10), ..delivery(id) }
 }
 
 /// Four at once, again after two seconds.
@@ -212,7 +218,7 @@ fn send(queue: &mut Queue, now: Timestamp) -> Option<u64> {
 }
 
 fn settle(queue: &mut Queue, now: Timestamp, id: u64, verdict: &Verdict) -> Record {
-    queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict).expect("it is in flight")
+    queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).expect("it is in flight")
 }
 
 #[test]
@@ -332,7 +338,7 @@ fn our_own_fault_does_not_hide_why_the_receiver_failed() {
     admit(&mut queue, &Delivery { attempts: 1, last_cause: Some(Cause::DnsNotFound), ..delivery(1) });
     send(&mut queue, NOW);
     let own_fault = Verdict::of(Cause::StoreUnavailable);
-    assert_eq!(queue.settle(NOW, ROLL, DeliveryId::from_raw(1), &own_fault), None, "no attempt was spent");
+    assert_eq!(queue.settle(NOW, ROLL, DeliveryId::from_raw(1), &own_fault, false), None, "no attempt was spent");
     let later = NOW + seconds(2);
     send(&mut queue, later);
     let record = settle(&mut queue, later, 1, &Verdict::of(Cause::DnsNotFound));

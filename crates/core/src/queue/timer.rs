@@ -3,12 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::Record;
 use super::{Queue, Stage};
-use crate::delivery;
+use crate::delivery::{self, Circumstances};
 use crate::dice::Roll;
 use crate::flow::SharedGate;
 use crate::id::{DeliveryId, LaneId, TenantId};
@@ -185,15 +184,15 @@ impl Queue {
             if !matches!(item.delivery.state, State::AwaitingAck { .. }) {
                 continue;
             }
-            let Some(policy) =
-                self.lane_of(id).and_then(|lane| lane.settings.as_ref()).map(|set| Arc::clone(&set.policy))
-            else {
+            let Some(settings) = self.lane_of(id).and_then(|lane| lane.settings.clone()) else {
                 // Its lane is not known yet: decided as soon as it is.
                 self.timers.set(now + ASK_AGAIN, Timer::Due(id));
                 continue;
             };
-            let decision = delivery::ack_timeout(&item.delivery, &policy, now, roll.fork(id.raw()));
-            return Some(self.apply(id, &decision, now));
+            let (strict, cut) = (settings.strict(), self.cuts.cause(&item.delivery));
+            let given = Circumstances { strict, cut, ..Circumstances::new(&settings.policy) };
+            let decision = delivery::ack_timeout(&item.delivery, &given, now, roll.fork(id.raw()));
+            return Some(self.apply(id, &decision));
         }
     }
 }

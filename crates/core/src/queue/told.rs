@@ -17,7 +17,7 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Version {
     own: u32,
-    rules: u64,
+    rules: u32,
 }
 
 impl Version {
@@ -41,9 +41,9 @@ pub(super) struct Told {
     /// In the order they were told of.
     order: VecDeque<(Timestamp, LaneId, Version)>,
     /// The number of the rules of a tenant, or of everybody, that have changed.
-    rules: BTreeMap<Option<TenantId>, u64>,
+    rules: BTreeMap<Option<TenantId>, u32>,
     /// In the order they were told of.
-    rules_order: VecDeque<(Timestamp, Option<TenantId>, u64)>,
+    rules_order: VecDeque<(Timestamp, Option<TenantId>, u32)>,
 }
 
 impl Told {
@@ -67,7 +67,7 @@ impl Told {
     }
 
     /// The rules of a tenant, or of everybody, have changed: those of a smaller number are no more.
-    pub(super) fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u64) {
+    pub(super) fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u32) {
         while let Some((at, whose, number)) = self.rules_order.front().copied() {
             if now.since(at) < ARRIVES_WITHIN {
                 break;

@@ -88,7 +88,7 @@ impl Queue {
 
     /// The rules of a tenant's lanes, or of everybody's, have changed: settings that were made by those of a smaller
     /// number are not taken over any more.
-    pub fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u64) {
+    pub fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u32) {
         self.told.tell_rules(now, whose, number);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
@@ -31,7 +31,8 @@ fn bounds(reserve_bytes: u64) -> Bounds {
 fn message(session: Session, n: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, 1 + n * 2));
     let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
-    let delivery = Delivery::queued(DeliveryId(message.0.plus(1)), message, lane, Tier::Promotional, NOW);
+    let delivery =
+        Delivery::queued(DeliveryId(message.0.plus(1)), message, EndpointId::from_raw(4), lane, Tier::Promotional, NOW);
     let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
     let message =
         Message { correlation_id: Some(message.to_string()), ..Message::new(message, tenant, NOW, vec![b'x'; 20_000]) };
@@ -48,7 +49,7 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
             place: Place::Delayed,
             shard: Shard::of(before.lane),
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
             delivery,
         },
         epoch: session.epoch,

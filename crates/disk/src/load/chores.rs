@@ -105,7 +105,7 @@ impl Chores {
                 let message = dice.choice(&self.messages).map(|message| Scope::Message(*message));
                 let scope = message.filter(|_| dice.bool()).unwrap_or(lane);
                 let upto = mint(1);
-                Some(Chore::Cut(Cut { scope, upto, cause: Cause::Cancelled, at: NOW, spared: Vec::new() }))
+                Some(Chore::Cut(Cut::new(scope, upto, Cause::Cancelled, NOW)))
             }
             13 => {
                 let scope = dice.choice(&self.cuts).copied().filter(|_| dice.bool());
@@ -143,8 +143,11 @@ impl Chores {
         let mut deliveries = Vec::new();
         for old in page.items.iter().filter_map(|item| item.found.ended()) {
             let message = self.model.message(old.message).await.ok()??;
-            let delivery =
-                Delivery { lane: old.lane, ..new_delivery(dice, DeliveryId(mint(1)), &message, None).delivery };
+            let delivery = Delivery {
+                endpoint: old.endpoint,
+                lane: old.lane,
+                ..new_delivery(dice, DeliveryId(mint(1)), &message, None).delivery
+            };
             let lane = Arc::new(endpoint(old.lane.0.raw()).lane_settings());
             let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
             deliveries.push(Spread { new, message, replays: Some(old.id) });
@@ -288,9 +291,10 @@ fn new_delivery(
     collapse: Option<CollapseKey>,
 ) -> NewDelivery {
     let lane = dice.u64(LANES);
+    let to = endpoint(lane);
     let place = [Place::Ready, Place::Spilled, Place::Delayed][dice.usize(..3)];
-    let delivery = Delivery::queued(id, message.id, LaneId::from_raw(lane), Tier::Promotional, message.at);
-    NewDelivery { delivery, place, lane: Arc::new(endpoint(lane).lane_settings()), collapse }
+    let delivery = Delivery::queued(id, message.id, to.id, to.lane, Tier::Promotional, message.at);
+    NewDelivery { delivery, place, lane: Arc::new(to.lane_settings()), collapse }
 }
 
 /// Asks a store; what it answers, in words that both use.
@@ -332,7 +336,7 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
             place: Place::Delayed,
             shard: Shard::of(delivery.lane),
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
             delivery: delivery.clone(),
         },
         epoch: session.epoch,
@@ -355,6 +359,8 @@ async fn look<S: Store>(store: &S, messages: &[MessageId]) -> Result<Vec<String>
         // Their numbers are those of everybody's.
         lines.push(format!("letter {} {:?} {:?}", letter.delivery, letter.cause, letter.replayed_as));
     }
-    lines.extend(store.jobs(JobQuery::Of(TENANT), None, MANY).await?.iter().map(|job| format!("{job:?}")));
+    for query in [JobQuery::FanOuts, JobQuery::Replays(TENANT, ListOrder::OldestFirst)] {
+        lines.extend(store.jobs(query, None, MANY).await?.iter().map(|job| format!("{job:?}")));
+    }
     Ok(lines)
 }

@@ -99,12 +99,18 @@ impl Things {
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
         let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
         engine.put_policy(tenant.id, "own", attempts(3), None).await.expect("a policy");
-        let wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, engine.now(), "https://example.com/");
+        let wished = Endpoint::new(
+            EndpointId::from_raw(0),
+            LaneId::from_raw(0),
+            tenant.id,
+            engine.now(),
+            "https://example.com/",
+        );
         let made = made(engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("an endpoint"));
         let status = EndpointStatus::Disabled(DisabledBy::Receiver);
         let disabled = Endpoint { status, version: 1, ..made.endpoint };
         let endpoint = engine.change_endpoint(disabled, None).await.expect("it is disabled");
-        engine.pause(Pause::new(PauseScope::Lane(endpoint.id.into()), None)).await.expect("it is paused");
+        engine.pause(Pause::new(PauseScope::Lane(endpoint.lane), None)).await.expect("it is paused");
         let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
         let delivery = match engine.accept(message).await.expect("it is accepted") {
             // The first delivery's key follows the message's.
@@ -117,7 +123,7 @@ impl Things {
     }
 
     fn lane(&self) -> LaneId {
-        self.endpoint.id.into()
+        self.endpoint.lane
     }
 
     /// What an engine says of them.

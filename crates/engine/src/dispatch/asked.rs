@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, EndpointChange, Scope};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
@@ -27,8 +27,8 @@ pub struct Ticket(pub u64);
 pub enum Command {
     /// End every delivery of a message that is not in flight, by somebody's word.
     Cancel(MessageId, Option<By>),
-    /// End everything that waits for a lane, up to this id, by somebody's word or by the engine's own.
-    EndLane(LaneId, Key, Cause, Option<By>),
+    /// End everything that waits in a lane, at an API caller's request or by the engine's own.
+    EndLane(EndLane, Option<By>),
     /// Hold; nothing is sent once it is answered.
     Pause(Pause),
     /// End a pause, by somebody's word.
@@ -38,7 +38,7 @@ pub enum Command {
     /// What an owner says of a lane has changed: read it again.
     Lane(LaneId),
     /// The rules of a tenant's lanes, or of everybody's, have changed, to those of this number: read them again.
-    Rules(Option<TenantId>, u64),
+    Rules(Option<TenantId>, u32),
     /// Answered once every outcome is durable that holds this lane, or disables its endpoint.
     Recorded(LaneId),
     /// Is an end of this lane still being carried out?
@@ -69,6 +69,19 @@ pub enum Command {
     UnderWay,
     /// What happened so far, and how much is there to do?
     Watch,
+}
+
+/// The end of everything that waits in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndLane {
+    /// Which lane.
+    pub lane: LaneId,
+    /// The highest id that ends.
+    pub upto: Key,
+    /// Why.
+    pub cause: Cause,
+    /// The endpoint that ends with its lane, and what becomes of it.
+    pub endpoint: Option<(EndpointId, EndpointChange)>,
 }
 
 /// A lane that waits by somebody's word.
@@ -122,11 +135,12 @@ impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::Cancel(message, by) => {
-                let act = Act { at: now, by };
-                self.cut(act, Scope::Message(message), EVERYTHING, Cause::Cancelled, Some(ticket), effects);
+                let cut = Cut::new(Scope::Message(message), EVERYTHING, Cause::Cancelled, now);
+                self.cut(cut, by, Some(ticket), effects);
             }
-            Command::EndLane(lane, upto, cause, by) => {
-                self.cut(Act { at: now, by }, Scope::Lane(lane), upto, cause, Some(ticket), effects);
+            Command::EndLane(EndLane { lane, upto, cause, endpoint }, by) => {
+                let cut = Cut { endpoint, ..Cut::new(Scope::Lane(lane), upto, cause, now) };
+                self.cut(cut, by, Some(ticket), effects);
             }
             // In force here before it is durable, so that nothing slips out in between.
             Command::Pause(pause) => {
@@ -230,18 +244,10 @@ impl Dispatch {
     }
 
     /// Marks memory first, then the store; the answer comes once both have it.
-    pub(super) fn cut(
-        &mut self,
-        Act { at: now, by }: Act,
-        scope: Scope,
-        upto: Key,
-        cause: Cause,
-        ticket: Option<Ticket>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let spared = self.queue.cut(scope, upto, cause);
-        self.sweeper.cut(scope, upto, now);
-        effects.push(Effect::Store(Call::Cut(Cut { scope, upto, cause, at: now, spared }, by, ticket)));
+    pub(super) fn cut(&mut self, mut cut: Cut, by: Option<By>, ticket: Option<Ticket>, effects: &mut Vec<Effect>) {
+        cut.spared = self.queue.cut(cut.scope, cut.upto, cut.cause);
+        self.sweeper.cut(cut.scope, cut.upto, cut.at);
+        effects.push(Effect::Store(Call::Cut(cut, by, ticket)));
     }
 
     fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {

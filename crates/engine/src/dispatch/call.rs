@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, Shed, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
@@ -56,6 +56,8 @@ pub enum Reply {
     Cut {
         /// Of what.
         scope: Scope,
+        /// The endpoint that ended with it.
+        endpoint: Option<EndpointId>,
         /// Who asked.
         ticket: Option<Ticket>,
         /// How many pending deliveries it ended.
@@ -94,7 +96,8 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Resu
         }
         Call::Cut(cut, by, ticket) => {
             let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
-            Reply::Cut { scope, ticket, in_flight, ended: store.cut(session, cut, by).await? }
+            let endpoint = cut.endpoint.map(|(id, _)| id);
+            Reply::Cut { scope, endpoint, ticket, in_flight, ended: store.cut(session, cut, by).await? }
         }
         Call::Sweep(sweep, under_way) => Reply::Swept(sweep, store.sweep(session, sweep, under_way).await?),
         Call::Uncut(scope, at) => {

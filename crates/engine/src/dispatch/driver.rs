@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use posthaste_core::cut::Scope;
 use posthaste_core::dice::Roll;
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::id_map::IdSet;
 use posthaste_core::queue::Limits;
 use posthaste_core::tier::Tier;
@@ -38,8 +37,8 @@ pub trait Transport: std::marker::Send {
     /// Begins an attempt. Does not wait.
     fn send(&mut self, send: Send, now: Timestamp);
 
-    /// A lane's endpoint was ended or changed: what is remembered of it is out of date.
-    fn lane_changed(&mut self, _lane: LaneId) {}
+    /// An endpoint has ended: what is remembered of it is out of date.
+    fn endpoint_ended(&mut self, _endpoint: EndpointId) {}
 
     /// Waits for attempts that ended. Losing interest half-way loses none of them.
     fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + std::marker::Send;
@@ -190,8 +189,8 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     }
 
     fn replied(&mut self, reply: Reply) -> Event {
-        if let Reply::Cut { scope: Scope::Lane(lane), .. } = reply {
-            self.transport.lane_changed(lane);
+        if let Reply::Cut { endpoint: Some(endpoint), .. } = reply {
+            self.transport.endpoint_ended(endpoint);
         }
         Event::Replied(reply)
     }

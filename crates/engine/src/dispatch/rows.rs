@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed, Span};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Act, Page, Query, Row, Start, Token};
+use posthaste_store::{Page, Query, Row, Start, Token};
 
 use super::call::Call;
 use super::sweeper::EVERYTHING;
@@ -228,7 +228,7 @@ impl Dispatch {
             self.lanes_asked.remove(&lane);
             // A lane without an endpoint has nowhere to send to.
             if !found.iter().any(|settings| settings.lane == lane) {
-                self.cut(Act::at(now), Scope::Lane(lane), EVERYTHING, Cause::EndpointGone, None, effects);
+                self.cut(Cut::new(Scope::Lane(lane), EVERYTHING, Cause::EndpointGone, now), None, None, effects);
             } else if self.queue.lacks_settings(lane) {
                 // What was read is older than what was told of meanwhile.
                 self.ask_for(lane);

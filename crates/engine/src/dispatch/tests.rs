@@ -43,7 +43,7 @@ fn settings(lane: u64) -> LaneSettings {
 }
 
 fn finished(delivery: DeliveryId, cause: Cause) -> Event {
-    let verdict = Verdict { class: cause.class(), cause, status: None, retry_after: None };
+    let verdict = Verdict::of(cause);
     Event::Finished(vec![Finished { delivery, verdict, took: Duration::ZERO, excerpt: None }])
 }
 
@@ -212,12 +212,17 @@ fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
     assert_eq!(rig.sent, [], "its cancel was answered");
 }
 
+fn end_lane(lane: LaneId) -> Command {
+    let (upto, cause) = (sweeper::EVERYTHING, Cause::Unsubscribed);
+    Command::EndLane(EndLane { lane, upto, cause, endpoint: None }, None)
+}
+
 #[test]
 fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let late = rig.accept(1, &lane);
-    rig.ask(1, 1, Command::EndLane(lane.lane, sweeper::EVERYTHING, Cause::Unsubscribed, None));
+    rig.ask(1, 1, end_lane(lane.lane));
     rig.every_call(2);
     let scope = PauseScope::Lane(lane.lane);
     rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));

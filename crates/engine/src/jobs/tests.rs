@@ -1,20 +1,21 @@
 //! Jobs over a real store, by a process that dies again and again.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::Path;
 use std::task::Poll;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::dice::Roll;
+use posthaste_core::fanout::Audience;
 use posthaste_core::id::{Key, LaneId, Shard, TenantId};
 use posthaste_core::queue::{Limits, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Act, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
-    Shown,
+    Accepted, Act, DeadLetterFilter, Details, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled,
+    Settlement, Shown, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -110,23 +111,28 @@ impl Process {
         self.store.job(id).await.expect("the store reads").expect("the job is there")
     }
 
-    async fn put_endpoint(&self, event_types: &[&str]) -> Key {
-        self.put_endpoint_of(TENANT, event_types).await.0
+    async fn put_endpoint(&self, event_types: &[&str]) -> EndpointId {
+        self.put_endpoint_of(TENANT, event_types).await
     }
 
-    async fn put_endpoint_of(&self, tenant: TenantId, event_types: &[&str]) -> LaneId {
-        let id = EndpointId(self.mint.keys(1));
-        let endpoint = Endpoint {
-            event_types: event_types.iter().map(|text| (*text).to_owned()).collect(),
-            max_in_flight: 4,
-            ..Endpoint::new(id, tenant, Timestamp::from_millis(0), "https://example.com/")
-        };
+    async fn put_endpoint_of(&self, tenant: TenantId, event_types: &[&str]) -> EndpointId {
+        let event_types = event_types.iter().map(|text| (*text).to_owned()).collect();
+        self.put_named(Endpoint { event_types, max_in_flight: 4, ..self.endpoint(tenant) }).await
+    }
+
+    fn endpoint(&self, tenant: TenantId) -> Endpoint {
+        let id = EndpointId(self.mint.keys(2));
+        Endpoint::new(id, lane_of(id), tenant, Timestamp::from_millis(0), "https://example.com/")
+    }
+
+    async fn put_named(&self, endpoint: Endpoint) -> EndpointId {
+        let id = endpoint.id;
         _ = self
             .store
             .put_endpoint(self.session, endpoint, None, Act::at(SystemClock::new().now()))
             .await
             .expect("an endpoint is put");
-        id.into()
+        id
     }
 
     fn message(&self) -> Message {
@@ -140,7 +146,12 @@ impl Process {
 
     /// A message of so many bytes to all of a tenant's.
     async fn fan_out(&self, tenant: TenantId, bytes: usize) -> JobId {
-        let message = Arc::new(Message { tenant, body: vec![b'1'; bytes].into(), ..self.message() });
+        self.fan_out_of(Message { tenant, body: vec![b'1'; bytes].into(), ..self.message() }).await
+    }
+
+    /// A message whose deliveries a job makes.
+    async fn fan_out_of(&self, message: Message) -> JobId {
+        let message = Arc::new(message);
         let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
         let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
         _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
@@ -148,9 +159,10 @@ impl Process {
     }
 
     /// A message to one endpoint.
-    async fn accept_for(&self, lane: LaneId, message: Message) -> Delivery {
+    async fn accept_for(&self, endpoint: EndpointId, message: Message) -> Delivery {
+        let lane = lane_of(endpoint);
         let id = DeliveryId(self.mint.keys(1));
-        let delivery = Delivery::queued(id, message.id, lane, Tier::Promotional, Timestamp::from_millis(0));
+        let delivery = Delivery::queued(id, message.id, endpoint, lane, Tier::Promotional, Timestamp::from_millis(0));
         let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
         let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
         let accepted = Accepted::new(message, vec![new]);
@@ -201,13 +213,51 @@ async fn a_large_fan_out_reaches_each_endpoint_once_however_often_the_process_di
     let (process, deaths) = until_done(&folder, id).await;
     assert!(deaths >= 3, "it died {deaths} times only");
     let deliveries = process.every_delivery(message).await;
-    let lanes: BTreeMap<LaneId, usize> = deliveries.iter().fold(BTreeMap::new(), |mut lanes, shown| {
-        *lanes.entry(shown.delivery.lane).or_default() += 1;
-        lanes
-    });
-    assert_eq!((deliveries.len(), lanes.len()), (2_070, 2_070), "one for each that wants it and was there");
-    assert!(lanes.keys().all(|lane| lane.0 < message.0));
+    let endpoints: BTreeSet<EndpointId> = deliveries.iter().map(|shown| shown.delivery.endpoint).collect();
+    assert_eq!((deliveries.len(), endpoints.len()), (2_070, 2_070), "one for each that wants it and was there");
+    assert!(endpoints.iter().all(|endpoint| endpoint.0 < message.0));
+    assert!(deliveries.iter().all(|shown| shown.delivery.lane == lane_of(shown.delivery.endpoint)));
     assert_eq!(process.job(id).await.made, 2_070);
+    process.die().await;
+}
+
+#[tokio::test]
+async fn a_fan_out_by_tag_reaches_each_endpoint_with_the_tag_once_and_reads_no_other() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Process::start(&folder).await;
+    let put = (0..2_400).map(|n| {
+        let tags = match n % 4 {
+            0 => vec!["eu".to_owned(), "beta".to_owned()],
+            1 => vec!["eu".to_owned()],
+            _ => vec!["us".to_owned()],
+        };
+        let event_types = if n % 8 == 0 { vec!["c.*".to_owned()] } else { Vec::new() };
+        process.put_named(Endpoint { tags, event_types, ..process.endpoint(TENANT) })
+    });
+    futures_util::future::join_all(put).await;
+    let tags = vec!["eu".to_owned(), "beta".to_owned()];
+    let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
+    let message = Message { details: Some(Box::new(details)), ..process.message() };
+    let id = process.fan_out_of(message).await;
+    process.put_named(Endpoint { tags: vec!["eu".to_owned()], ..process.endpoint(TENANT) }).await;
+    process.die().await;
+
+    let (process, _) = until_done(&folder, id).await;
+    let deliveries = process.every_delivery(MessageId(id.0)).await;
+    let lanes: std::collections::BTreeSet<LaneId> = deliveries.iter().map(|shown| shown.delivery.lane).collect();
+    assert_eq!((deliveries.len(), lanes.len()), (900, 900), "of 1,200 with a tag 300 want other events");
+    assert_eq!(process.job(id).await.made, 900);
+    process.die().await;
+
+    // In one life: a chunk reads its own candidates, and two tags of one endpoint are two rows of the index.
+    let process = Process::start(&folder).await;
+    let tags = vec!["beta".to_owned()];
+    let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
+    let id = process.fan_out_of(Message { details: Some(Box::new(details)), ..process.message() }).await;
+    process.work(usize::MAX, id).await;
+    assert_eq!(process.job(id).await.made, 300);
+    let rows = process.store.condition().recipient_rows;
+    assert!(rows <= 1_300, "{rows} rows for 600 endpoints with the tag");
     process.die().await;
 }
 
@@ -216,8 +266,8 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     process.put_endpoint(&[]).await;
-    let lane = LaneId(Key::new(process.session.writer, 1));
-    let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, lane))).await;
+    let endpoint = EndpointId(Key::new(process.session.writer, 1));
+    let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, endpoint))).await;
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
@@ -251,7 +301,7 @@ async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_die
     };
     let wanted = futures_util::future::join_all((0..600).map(|_| accept("a.b"))).await;
     let others = futures_util::future::join_all((0..100).map(|_| accept("c.d"))).await;
-    let endpoint = EndpointId(process.put_endpoint(&["a.*"]).await);
+    let endpoint = process.put_endpoint(&["a.*"]).await;
     let id = JobId(process.mint.keys(1));
     let what = ReplayWhat::Missing(Missing { endpoint, since: None, until: None });
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
@@ -261,9 +311,9 @@ async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_die
     let (process, deaths) = until_done(&folder, id).await;
     assert!(deaths >= 3, "it died {deaths} times only");
     for message in wanted {
-        let lanes: Vec<LaneId> =
-            process.every_delivery(message).await.iter().map(|shown| shown.delivery.lane).collect();
-        assert_eq!(lanes, [LaneId::from(endpoint)]);
+        let endpoints: Vec<EndpointId> =
+            process.every_delivery(message).await.iter().map(|shown| shown.delivery.endpoint).collect();
+        assert_eq!(endpoints, [endpoint]);
     }
     for message in others {
         assert!(process.every_delivery(message).await.is_empty());
@@ -287,10 +337,10 @@ async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints
     process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
     let job = process.job(id).await;
     let jobs = process.jobs();
-    let next_life = async |job: &Job, lane: LaneId| {
-        let found = Replayable::Ended(Delivery { lane, ..ended.clone() });
+    let next_life = async |job: &Job, endpoint: EndpointId| {
+        let found = Replayable::Ended(Delivery { endpoint, ..ended.clone() });
         match jobs.next_life(job, found, &mut Carried::default()).await.expect("the store reads") {
-            Next::Life(life) => Ok(life.new.delivery.lane),
+            Next::Life(life) => Ok(life.new.delivery.endpoint),
             Next::Skip(why) => Err(why),
             Next::NotMeant => panic!("it has ended: whoever it was for is known"),
         }
@@ -346,9 +396,9 @@ async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_it
     const REPLAYS: usize = 70;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let lane = process.put_endpoint_of(TENANT, &[]).await;
+    let endpoint = process.put_endpoint_of(TENANT, &[]).await;
     process.put_endpoint_of(OTHERS, &[]).await;
-    let old = futures_util::future::join_all((0..3 * REPLAYS).map(|_| give_up(&process, lane))).await;
+    let old = futures_util::future::join_all((0..3 * REPLAYS).map(|_| give_up(&process, endpoint))).await;
     let mut replays = Vec::new();
     for each in old.chunks(3) {
         let what = ReplayWhat::Listed(each.iter().map(|delivery| delivery.id).collect());
@@ -376,12 +426,12 @@ async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_it
 async fn a_chunk_does_not_wait_for_room_when_the_engine_goes_down() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let lane = process.put_endpoint_of(TENANT, &[]).await;
+    let endpoint = process.put_endpoint_of(TENANT, &[]).await;
     let id = process.fan_out(TENANT, 2).await;
     // As much as may be on its way to a loop that fetches nothing.
     for _ in 0..4 {
         let message = Message { body: vec![b'1'; 4_095 * 1_024].into(), ..process.message() };
-        process.accept_for(lane, message).await;
+        process.accept_for(endpoint, message).await;
     }
     let (jobs, stop, job) = (process.jobs(), CancellationToken::new(), process.job(id).await);
     let JobKind::FanOut(fan_out) = &job.kind else { panic!("it is a fan-out") };
@@ -399,17 +449,22 @@ fn a_paced_job_waits_for_what_it_made() {
     assert_eq!(paced(3, Some(0)), Duration::from_secs(3), "a pace of nothing is taken as one");
 }
 
+/// The lane of an endpoint, minted with it.
+fn lane_of(endpoint: EndpointId) -> LaneId {
+    LaneId(endpoint.0.plus(1))
+}
+
 /// Accepts a message and gives its delivery up.
-async fn give_up(process: &Process, lane: LaneId) -> Delivery {
-    let delivery = process.accept_for(lane, process.message()).await;
+async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
+    let delivery = process.accept_for(endpoint, process.message()).await;
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
     let record = Record {
         delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },
         attempts_before: 0,
         place: Place::Delayed,
-        shard: Shard::of(lane),
+        shard: Shard::of(delivery.lane),
         pauses_lane: false,
-        ends_endpoint: false,
+        endpoint_change: None,
     };
     let settlement = Settlement { record, epoch: process.session.epoch, attempt: None, excerpt: None };
     let settled = process.store.settle(process.session, vec![settlement]).await.expect("it settles");

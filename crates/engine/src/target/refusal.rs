@@ -12,7 +12,8 @@ macro_rules! refusals {
 
         impl Refusal {
             /// Every refusal there is.
-            pub const ALL: &'static [Refusal] = &[$(Self::$name,)*];
+            #[cfg(test)]
+            const ALL: &'static [Refusal] = &[$(Self::$name,)*];
 
             /// Its stable code, in the API and in an attempt's detail.
             pub const fn code(self) -> &'static str {

@@ -1,5 +1,6 @@
 //! The engine's integration tests, in one binary.
 
+mod audience;
 mod connector;
 mod http2;
 mod multiplexer;
@@ -10,4 +11,5 @@ mod running;
 mod ssrf;
 mod tenants;
 mod tls;
+mod toy_channel;
 mod trail;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_core::id::{DeliveryId, EndpointId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
@@ -80,7 +80,13 @@ impl Running {
         policy: &str,
         time_zone: Option<&str>,
     ) -> Result<Endpoint, NotMade> {
-        let bare = Endpoint::new(EndpointId::from_raw(0), tenant, self.engine.now(), "https://example.com/");
+        let bare = Endpoint::new(
+            EndpointId::from_raw(0),
+            LaneId::from_raw(0),
+            tenant,
+            self.engine.now(),
+            "https://example.com/",
+        );
         let policy = Some(policy.to_owned()).filter(|name| !name.is_empty());
         let wished = Endpoint { policy, time_zone: time_zone.map(str::to_owned), ..bare };
         match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await? {

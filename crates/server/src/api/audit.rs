@@ -131,6 +131,9 @@ impl Filter {
             return Ok(None);
         }
         let mut about = about(entry);
+        if let Some(lane) = about.lane {
+            about.endpoint = api.engine.endpoint_of_lane(lane).await?.map(|endpoint| endpoint.id);
+        }
         if let (None, Some(endpoint)) = (about.tenant, about.endpoint) {
             about.tenant = match owners.get(&endpoint) {
                 Some(known) => *known,
@@ -192,7 +195,7 @@ impl Shown {
         entry: &Entry,
         about: About,
     ) -> Result<Self, Problem> {
-        let About { tenant, endpoint, message, delivery, named, what } = about;
+        let About { tenant, endpoint, message, delivery, named, what, .. } = about;
         let accepted = match message {
             Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
             None => None,

@@ -11,7 +11,7 @@ use posthaste_core::queue::{BreakerOf, BreakerShown, Reset};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_store::Store;
+use posthaste_store::{EndpointStatus, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
@@ -41,7 +41,8 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec<(LaneId, TenantId)>, Problem> {
     Ok(match of {
         BreakerOf::Lane(lane) => {
-            api.engine.owner(lane.endpoint()).await?.into_iter().map(|owner| (lane, owner)).collect()
+            let endpoint = api.engine.endpoint_of_lane(lane).await?;
+            endpoint.into_iter().map(|endpoint| (lane, endpoint.tenant)).collect()
         }
         BreakerOf::Shared(gate) => api.engine.lanes_through(gate).await?,
     })
@@ -60,7 +61,8 @@ async fn origin<S: Store, C: Clock>(
     let (BreakerOf::Lane(_) | BreakerOf::Shared(SharedGate::Origin(_)), Some((lane, _))) = (of, lanes.first()) else {
         return Ok(None);
     };
-    let known = api.engine.endpoint(Sees::All, lane.endpoint()).await?;
+    let Some(endpoint) = api.engine.endpoint_of_lane(*lane).await? else { return Ok(None) };
+    let known = api.engine.endpoint(Sees::All, endpoint.id).await?;
     Ok(known.and_then(|known| Some(known.target.as_ref()?.origin().to_string())))
 }
 
@@ -100,7 +102,7 @@ async fn meant<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) ->
         return Ok(None);
     }
     match api.endpoint_meant(whose, named).await {
-        Ok(endpoint) => Ok(Some(BreakerOf::Lane(endpoint.into()))),
+        Ok(id) => Ok(api.engine.endpoint_once(whose, id).await?.map(|endpoint| BreakerOf::Lane(endpoint.lane))),
         Err(problem) if problem.code() == Code::NotFound => Ok(None),
         Err(problem) => Err(problem),
     }
@@ -136,15 +138,15 @@ pub(super) fn origin_id(origin: OriginId) -> String {
 }
 
 async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String, Problem> {
-    let known = api.engine.endpoint(Sees::All, lane.endpoint()).await?;
-    let id = known.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at));
+    let known = api.engine.endpoint_of_lane(lane).await?.filter(|known| known.status != EndpointStatus::Deleted);
+    let id = known.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
 }
 
 /// Whose it is; nobody's alone where lanes share it.
 async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Option<String>, Problem> {
     let owner = match of {
-        BreakerOf::Lane(lane) => api.engine.owner(lane.endpoint()).await?,
+        BreakerOf::Lane(lane) => api.engine.endpoint_of_lane(lane).await?.map(|endpoint| endpoint.tenant),
         BreakerOf::Shared(_) => None,
     };
     match owner {

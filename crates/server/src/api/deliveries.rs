@@ -62,7 +62,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     for ((view, accepted_at), lives) in views.iter().zip(accepted).zip(lives) {
         let delivery = &view.shown.delivery;
         let accepted_at = accepted_at.unwrap_or(delivery.born);
-        let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.lane.endpoint()).await? else { continue };
+        let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.endpoint).await? else { continue };
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         let ids = Ids {
             id: id(Kind::Delivery, delivery.id.0),
@@ -170,7 +170,7 @@ pub(super) async fn whole<S: Store, C: Clock>(
     excerpts: &[(u16, Bytes)],
 ) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
-    let endpoint = api.engine.endpoint_once(whose, delivery.lane.endpoint()).await?;
+    let endpoint = api.engine.endpoint_once(whose, delivery.endpoint).await?;
     let lives = api.engine.lives(vec![delivery.id]).await?;
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);

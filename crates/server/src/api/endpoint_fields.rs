@@ -8,7 +8,7 @@ use posthaste_core::queue::{OnDead, Order};
 use posthaste_crypto::signature::{Scheme, Secret};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTls, SigningSecret};
+use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SigningSecret};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -72,8 +72,9 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     if had(fields, "tags") {
         endpoint.tags = tags(fields);
     }
+    let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
     if had(fields, "headers") {
-        endpoint.headers = fields.texts("headers").unwrap_or_default();
+        webhook.headers = fields.texts("headers").unwrap_or_default();
     }
     if had(fields, "event_types") {
         endpoint.event_types = event_types(fields);
@@ -86,7 +87,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     field!("on_dead", |raw| value::one_of(raw, &ON_DEAD) => endpoint.on_dead, OnDead::Skip);
     field!("time_zone", |raw| value::text(raw).map(Some) => endpoint.time_zone, None);
     if had(fields, "status_overrides") {
-        endpoint.status_overrides = fields.texts("status_overrides").unwrap_or_default();
+        webhook.status_overrides = fields.texts("status_overrides").unwrap_or_default();
     }
     if endpoint.on_dead == OnDead::Hold && endpoint.order != Order::Strict {
         fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
@@ -133,7 +134,8 @@ fn tls(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     let client_key = given.get("client_key", value::text);
     fields.absorb(given);
     if is_there {
-        endpoint.tls = EndpointTls { ca, client_cert, client_key };
+        let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
+        webhook.tls = EndpointTls { ca, client_cert, client_key };
     }
 }
 
@@ -270,18 +272,19 @@ impl<'a> Shown<'a> {
         let status = status(endpoint, known.paused.as_ref());
         let status_reason = status_reason(endpoint, &known);
         let Known { id, tenant, policy, .. } = known;
-        let tls = &endpoint.tls;
+        let EndpointTarget::Webhook(webhook) = &endpoint.target;
+        let tls = &webhook.tls;
         let value = |value: &'a String| if sight == Sight::Whole { value.as_str() } else { "…" };
         Self {
             id,
             tenant,
             uid: endpoint.uid.as_deref(),
             channel: "webhook",
-            url: if sight == Sight::Whole { endpoint.url.clone() } else { origin(&endpoint.url) },
+            url: if sight == Sight::Whole { webhook.url.clone() } else { origin(&webhook.url) },
             subject: endpoint.subject.as_deref(),
             description: endpoint.description.as_deref(),
             tags: &endpoint.tags,
-            headers: endpoint.headers.iter().map(|(name, text)| (name.as_str(), value(text))).collect(),
+            headers: webhook.headers.iter().map(|(name, text)| (name.as_str(), value(text))).collect(),
             event_types: &endpoint.event_types,
             policy,
             ttl: endpoint.ttl.map(duration::write),
@@ -294,11 +297,11 @@ impl<'a> Shown<'a> {
             time_zone: endpoint.time_zone.as_deref(),
             tls: (*tls != EndpointTls::default())
                 .then(|| ShownTls { ca: tls.ca.is_some(), client_cert: tls.client_cert.is_some() }),
-            status_overrides: endpoint.status_overrides.iter().map(|(of, to)| (of.as_str(), to.as_str())).collect(),
+            status_overrides: webhook.status_overrides.iter().map(|(of, to)| (of.as_str(), to.as_str())).collect(),
             status,
             status_reason,
             created_at: value::write_time(endpoint.at),
-            signing: Signing::hidden(&endpoint.secrets),
+            signing: Signing::hidden(&webhook.secrets),
         }
     }
 

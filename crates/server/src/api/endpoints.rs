@@ -15,7 +15,8 @@ use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{
-    DeadLetterFilter, Endpoint, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store, StoreError,
+    DeadLetterFilter, Endpoint, EndpointTarget, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store,
+    StoreError,
 };
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ pub async fn make<S: Store, C: Clock>(
     let (body, key) = keyed_body(tenant.id, request).await?;
     let mut fields = Object::read(&body)?;
     let url = fields.need("url", value::text).unwrap_or_default();
-    let mut wished = Endpoint::new(EndpointId::from_raw(0), tenant.id, api.engine.now(), url);
+    let mut wished = Endpoint::new(EndpointId::from_raw(0), LaneId::from_raw(0), tenant.id, api.engine.now(), url);
     wished.max_in_flight = MAX_IN_FLIGHT;
     fields_of::read(&mut fields, &mut wished);
     let signing = fields_of::signing(&mut fields);
@@ -65,7 +66,8 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
     let (id, tenant, policy) = (made.public_id.clone(), made.tenant.clone(), made.policy.clone());
     let known = Known { id, tenant, policy, paused: None, dead_head: None };
     let shown = Shown::of(known, &made.endpoint, Sight::Whole);
-    let shown = shown.revealed(&made.endpoint.secrets);
+    let EndpointTarget::Webhook(webhook) = &made.endpoint.target;
+    let shown = shown.revealed(&webhook.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
 }
@@ -100,7 +102,8 @@ pub async fn change<S: Store, C: Clock>(
             fields.complain("url", "must not be null: every endpoint is somewhere; leave it out to keep it".to_owned());
         }
         if let Some(url) = fields.get("url", value::text) {
-            wished.url = url;
+            let EndpointTarget::Webhook(webhook) = &mut wished.target;
+            webhook.url = url;
         }
         fields_of::read(&mut fields, &mut wished);
         if fields.has("signing") {
@@ -155,7 +158,7 @@ pub async fn pause<S: Store, C: Clock>(
     fields.finish()?;
     caller.tenant()?;
     let endpoint = found(&api, caller.sees(), &named).await?;
-    let scope = PauseScope::Lane(LaneId::from(endpoint.id));
+    let scope = PauseScope::Lane(endpoint.lane);
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, "paused an endpoint");
@@ -270,7 +273,8 @@ pub async fn rotate<S: Store, C: Clock>(
 
 /// What is answered once a secret is rotated, and again under the same key.
 fn rotated(endpoint: &Endpoint) -> FirstAnswer {
-    let body = serde_json::to_vec(&Secrets::of(&endpoint.secrets)).expect("our own answers always serialise");
+    let EndpointTarget::Webhook(webhook) = &endpoint.target;
+    let body = serde_json::to_vec(&Secrets::of(&webhook.secrets)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::OK.as_u16(), body: body.into() }
 }
 
@@ -323,7 +327,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let part = api.engine.endpoints(caller.sees(), asked.order, after, read).await?;
         more = part.len() == read as usize;
         looked += part.len();
-        let holds = api.engine.paused(part.iter().map(|one| LaneId::from(one.id)).collect()).await;
+        let holds = api.engine.paused(part.iter().map(|one| one.lane).collect()).await;
         let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
         for (endpoint, hold) in part.into_iter().zip(holds) {
             after = Some(endpoint.id);
@@ -390,7 +394,7 @@ pub(super) fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint
 }
 
 async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &Endpoint) -> Answer {
-    let holds = api.engine.paused(vec![LaneId::from(endpoint.id)]).await;
+    let holds = api.engine.paused(vec![endpoint.lane]).await;
     let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let hold = holds.into_iter().next().flatten();
     Ok(json(StatusCode::OK, &Shown::of(known(api, endpoint, hold).await?, endpoint, sight)))

@@ -356,7 +356,7 @@ impl ShownDelivery {
         view: &View,
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
-        let endpoint = api.engine.endpoint_once(whose, delivery.lane.endpoint()).await?;
+        let endpoint = api.engine.endpoint_once(whose, delivery.endpoint).await?;
         let endpoint = endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
         Ok(Self {
             id: api.engine.public_id(Kind::Delivery, delivery.id.0, message.at),

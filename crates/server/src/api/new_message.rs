@@ -23,7 +23,7 @@ const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// How far ahead a message may be scheduled.
 const AHEAD_MAX: Duration = Duration::from_secs(90 * 86_400);
 
-/// Subjects and tags that a message names: every endpoint is compared with each of them.
+/// Subjects and tags that a message names: each is a look-up.
 const SUBJECTS_MAX: usize = 1_000;
 const TAGS_MAX: usize = 64;
 

@@ -12,7 +12,6 @@ use futures_util::stream::try_unfold;
 use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
-use posthaste_core::id::LaneId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{NotDone, Sees, View};
 use posthaste_engine::export::{Export, Exported};
@@ -146,7 +145,7 @@ impl<S: Store, C: Clock> Telling<S, C> {
     async fn tell(&mut self, one: Exported, lines: &mut Vec<u8>) -> Result<(), NotDone> {
         match one {
             Exported::Endpoint(endpoint) => {
-                let hold = self.api.engine.paused(vec![LaneId::from(endpoint.id)]).await?.into_iter().next().flatten();
+                let hold = self.api.engine.paused(vec![endpoint.lane]).await?.into_iter().next().flatten();
                 let known = endpoints::known(&self.api, &endpoint, hold).await?;
                 let endpoint = endpoint_fields::Shown::of(known, &endpoint, self.sight);
                 write(&Line::Endpoint { endpoint }, lines);

@@ -9,7 +9,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_store::{ListOrder, Pause, PauseScope, Store};
+use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
@@ -111,7 +111,8 @@ async fn is_asked_for<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, scope: P
         PauseScope::All | PauseScope::Origin(_) => true,
         PauseScope::Tenant(tenant) => whose.sees(tenant),
         PauseScope::Lane(lane) => {
-            whose == Sees::All || api.engine.owner(lane.endpoint()).await?.is_some_and(|owner| whose.sees(owner))
+            let endpoint = api.engine.endpoint_of_lane(lane).await?;
+            whose == Sees::All || endpoint.is_some_and(|endpoint| whose.sees(endpoint.tenant))
         }
     })
 }
@@ -180,8 +181,9 @@ impl Shown {
             PauseScope::Tenant(tenant) => tenant_id(api, tenant).await?,
             PauseScope::Origin(_) => pause.origin.clone(),
             PauseScope::Lane(lane) => {
-                let known = api.engine.endpoint(Sees::All, lane.endpoint()).await?;
-                known.map(|known| api.engine.public_id(Kind::Endpoint, known.endpoint.id.0, known.endpoint.at))
+                let known = api.engine.endpoint_of_lane(lane).await?;
+                let known = known.filter(|known| known.status != EndpointStatus::Deleted);
+                known.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at))
             }
         };
         Ok(Self {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{LaneId, MessageId, TenantId};
+use posthaste_core::id::{EndpointId, MessageId, TenantId};
 
 use crate::journal::{Entry, ErasedWhom, Hidden};
 
@@ -27,8 +27,8 @@ pub(super) struct Erased {
     tenants: BTreeMap<TenantId, usize>,
     /// Messages with one of the marks, met so far.
     messages: BTreeMap<MessageId, usize>,
-    /// Lanes of erased tenants, met before they were erased.
-    lanes: BTreeMap<LaneId, usize>,
+    /// Endpoints of erased tenants, met before they were erased.
+    endpoints: BTreeMap<EndpointId, usize>,
     /// Outcomes that are missing for their sake.
     pub(super) excused: u64,
 }
@@ -62,12 +62,12 @@ impl Erased {
                 if let Some(place) = subject.and_then(|mark| self.marks.get(&mark)) {
                     self.messages.insert(*message, *place);
                 }
-                self.meet_lanes(row, *tenant, deliveries.iter().map(|(lane, _)| *lane));
+                self.meet_endpoints(row, *tenant, deliveries.iter().map(|(endpoint, ..)| *endpoint));
             }
             Entry::Spread { tenant, deliveries, .. } => {
-                self.meet_lanes(row, *tenant, deliveries.iter().map(|(_, _, lane, _)| *lane));
+                self.meet_endpoints(row, *tenant, deliveries.iter().map(|made| made.queue.0));
             }
-            Entry::Endpoint { endpoint, tenant, .. } => self.meet_lanes(row, *tenant, [LaneId::from(*endpoint)]),
+            Entry::Endpoint { endpoint, tenant, .. } => self.meet_endpoints(row, *tenant, [*endpoint]),
             Entry::Erased { tenant, whom, .. } => {
                 let same =
                     |hint: &&mut Hint| (hint.hint.row, hint.hint.tenant, hint.hint.whom) == (row, *tenant, *whom);
@@ -77,17 +77,17 @@ impl Erased {
         }
     }
 
-    fn meet_lanes(&mut self, row: u64, tenant: TenantId, lanes: impl IntoIterator<Item = LaneId>) {
+    fn meet_endpoints(&mut self, row: u64, tenant: TenantId, endpoints: impl IntoIterator<Item = EndpointId>) {
         if let Some(place) = self.tenants.get(&tenant)
             && self.hints[*place].hint.row >= row
         {
-            self.lanes.extend(lanes.into_iter().map(|lane| (lane, *place)));
+            self.endpoints.extend(endpoints.into_iter().map(|endpoint| (endpoint, *place)));
         }
     }
 
     /// Whether an outcome that is missing is one of somebody who was erased.
-    pub(super) fn excuses(&mut self, message: MessageId, lane: LaneId) -> bool {
-        let place = self.messages.get(&message).or_else(|| self.lanes.get(&lane));
+    pub(super) fn excuses(&mut self, message: MessageId, endpoint: EndpointId) -> bool {
+        let place = self.messages.get(&message).or_else(|| self.endpoints.get(&endpoint));
         let Some(hint) = place.and_then(|place| self.hints.get_mut(*place)) else { return false };
         hint.excuses = true;
         self.excused += 1;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -22,7 +22,8 @@ fn ended(number: u64) -> Entry {
     Entry::Ended {
         delivery: DeliveryId::from_raw(100 + number),
         message: MessageId::from_raw(100),
-        lane: LaneId::from_raw(7),
+        endpoint: EndpointId::from_raw(7),
+        lane: LaneId::from_raw(8),
         tier: Tier::Promotional,
         state: State::Dead { at: at(i64::try_from(number).expect("a small number")), cause: Cause::Unavailable },
         attempts: 9,
@@ -378,9 +379,9 @@ fn outcomes_of_somebody_who_was_erased_are_missing_by_a_signed_word_alone() {
 }
 
 #[test]
-fn outcomes_of_a_tenant_that_was_erased_are_those_in_its_lanes_of_before() {
+fn outcomes_of_an_erased_tenant_are_those_of_its_endpoints_before_the_erasure() {
     let endpoint = Entry::Endpoint {
-        endpoint: posthaste_core::id::EndpointId::from_raw(7),
+        endpoint: EndpointId::from_raw(7),
         tenant: TenantId::from_raw(1),
         deed: crate::row::Deed::Made,
         status: crate::row::EndpointStatus::Active,

@@ -14,7 +14,8 @@ use super::retention::days;
 use crate::Store;
 use crate::journal::{Entry, JournalRow};
 use crate::row::{
-    Accepted, Agreed, Endpoint, Message, OwnRetention, RETENTION_STEP_MAX, Retention, RetentionPhase, RetentionStep,
+    Accepted, Agreed, Endpoint, Erase, Message, OwnRetention, RETENTION_STEP_MAX, Retention, RetentionPhase,
+    RetentionStep, Whom,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -101,6 +102,31 @@ pub(super) async fn each_tenant_s_things_are_kept_as_was_agreed_with_it<S: Store
     ] {
         case.retain(days(day)).await;
         case.same(&format!("after {day} days"), case.left(&sent).await, expected.to_vec());
+    }
+}
+
+/// What was sent to an endpoint of a subject that is erased later is kept as long as all else of the tenant.
+pub(super) async fn outcomes_of_an_erased_subjects_endpoint_go_in_the_tenants_time<S: Store>(case: &Case<S>) {
+    case.tenants().await;
+    let mut sent = Vec::new();
+    for (n, whose) in [(8, SHORT), (9, LONG)] {
+        let subject = Some("ann".to_owned());
+        case.put_endpoint(Endpoint { tenant: tenant(whose), subject, ..endpoint(n) }).await;
+        let accepted = case.message_of(whose, &[Draft::to(n)]);
+        let delivery = accepted.deliveries[0].delivery.clone();
+        _ = case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
+        case.end(&delivery, State::Delivered { at: after(1) }).await;
+        sent.push(delivery);
+    }
+    for whose in [SHORT, LONG] {
+        let erase = Erase { tenant: tenant(whose), whom: Whom::Subject("ann".to_owned()), at: after(2), by: None };
+        let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
+        case.check(case.finish(erasure, &[]).await.done.is_some(), "nothing is under way");
+    }
+    for (day, expected) in [(1, [true, true]), (3, [false, true]), (89, [false, true]), (91, [false, false])] {
+        case.retain(days(day)).await;
+        let shown = [case.is_shown(&sent[0]).await, case.is_shown(&sent[1]).await];
+        case.same(&format!("after {day} days"), shown, expected);
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) async fn a_second_cut_reaches_further_with_its_own_cause_and_time<S: 
     let second = case.accept_one(Draft::to(1)).await.id;
     let third = case.accept_one(Draft::to(1)).await.id;
     let scope = Scope::Lane(lane_id(1));
-    let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared };
+    let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared, endpoint: None };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
     let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second]), None).await;
     case.same("what it covers by now, without what is in flight", case.done("cut", further), 1);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::TenantId;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after};
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint_id};
 use crate::Store;
 use crate::row::{
     Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder, Message,
@@ -117,7 +117,7 @@ pub(super) async fn a_dead_end_files_a_letter_and_no_other_end_does<S: Store>(ca
         delivery: delivery.id,
         message: delivery.message,
         tenant: TENANT,
-        endpoint: EndpointId::from_raw(3),
+        endpoint: endpoint_id(3),
         tier: Tier::Promotional,
         cause: Cause::Forbidden,
         event_type: Some("a.b".to_owned()),
@@ -135,7 +135,7 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case
     let one = case.dead(Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
     let two = case.dead(urgent, Cause::NotFound, 10).await.id.0.seq();
     let three = case.dead(Draft::to(2), Cause::Gone, 20).await.id.0.seq();
-    let to = |n| DeadLetterFilter { endpoint: Some(EndpointId::from_raw(n)), ..everything() };
+    let to = |n| DeadLetterFilter { endpoint: Some(endpoint_id(n)), ..everything() };
     for (what, filter, expected) in [
         ("all, by time", everything(), vec![two, three, one]),
         ("another tenant's", DeadLetterFilter::of(TenantId::from_raw(8)), vec![]),
@@ -159,7 +159,7 @@ pub(super) async fn everybodys_dead_letters_are_one_list_found_by_every_filter<S
     let urgent = Draft { tier: Tier::Transactional, ..Draft::to(2) };
     let three = case.typed_dead(second, "c", urgent, Cause::Gone, 20).await.id.0.seq();
     let all = DeadLetterFilter::default();
-    let to = |n| DeadLetterFilter { endpoint: Some(EndpointId::from_raw(n)), ..DeadLetterFilter::default() };
+    let to = |n| DeadLetterFilter { endpoint: Some(endpoint_id(n)), ..DeadLetterFilter::default() };
     for (what, filter, expected) in [
         ("all, by time", all.clone(), vec![two, three, one]),
         ("by endpoint", to(2), vec![two, three]),
@@ -196,7 +196,7 @@ pub(super) async fn a_small_purge_is_done_at_once_and_spares_what_dies_later<S: 
     let early = case.accept_one(Draft::to(1)).await;
     case.dead(Draft::to(1), Cause::NotFound, 1).await;
     let other = case.dead(Draft::to(2), Cause::NotFound, 2).await;
-    let to = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..everything() };
+    let to = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..everything() };
     case.same("one", case.purge(&to).await, Count::Exactly(1));
     case.same("again", case.purge(&to).await, Count::Exactly(0));
     case.same("nothing is left to sweep", case.sweep_all(case.session()).await, 0);

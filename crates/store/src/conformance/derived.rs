@@ -14,7 +14,7 @@ use crate::row::{
     Name, Pending,
 };
 
-const ENDPOINT: EndpointId = EndpointId::from_raw(1);
+const ENDPOINT: EndpointId = EndpointId::from_raw(7_001);
 
 pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(case: &Case<S>) {
     let mut mine = Vec::new();

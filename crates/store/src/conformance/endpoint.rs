@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::{EndpointChange, Scope};
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id, somebody};
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id, lane_id, number_of, somebody, webhook};
 use crate::Store;
 use crate::journal::Entry;
 use crate::row::{
-    Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, FirstAnswer, Idempotency, KeyHash, ListOrder, SecretAct,
-    SigningSecret,
+    Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Erase, FirstAnswer, Idempotency, KeyHash, ListOrder,
+    SecretAct, SigningSecret, WebhookTarget, Whom,
 };
 
 pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Case<S>) {
@@ -25,7 +25,7 @@ pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Cas
         on_dead: OnDead::Hold,
         max_in_flight: u16::MAX,
         status: EndpointStatus::Gone,
-        ..Endpoint::new(endpoint(2).id, endpoint(2).tenant, after(1), "https://example.com/2")
+        ..Endpoint::new(endpoint(2).id, endpoint(2).lane, endpoint(2).tenant, after(1), "https://example.com/2")
     };
     let of_somebody = Endpoint {
         subject: Some("ann é".to_owned()),
@@ -38,17 +38,20 @@ pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Cas
         let found = case.done("endpoint", case.store.endpoint(expected.id).await);
         case.same("the endpoint", found.map(|found| (*found).clone()), Some(expected));
     }
-    let none = case.done("endpoint", case.store.endpoint(EndpointId::from_raw(77)).await);
-    case.same("an endpoint nobody made", none, None);
+    let none = case.done("endpoint", case.store.endpoint(endpoint_id(77)).await);
+    case.same("an endpoint that was never made", none, None);
+    let none = case.done("endpoint_of_lane", case.store.endpoint_of_lane(lane_id(77)).await);
+    case.same("a lane that no endpoint has", none, None);
 }
 
 pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>) {
     let mut changing = endpoint(1);
     for round in 1..=3 {
-        changing.url = format!("https://example.com/round/{round}");
+        let url = format!("https://example.com/round/{round}");
+        let secrets = vec![SigningSecret::lasting(format!("whsec_{round}")); usize::from(4 - round)];
+        changing.target = WebhookTarget { url, secrets, ..webhook(1) }.into();
         changing.version = u32::from(round) - 1;
         changing.uid = Some(format!("round-{round}"));
-        changing.secrets = vec![SigningSecret::lasting(format!("whsec_{round}")); usize::from(4 - round)];
         changing.event_types = vec!["a".to_owned(); usize::from(3 - round)];
         changing.max_in_flight = round;
         changing.at = after(round.into());
@@ -58,9 +61,11 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
             let found = case.done("endpoint", case.store.endpoint(changing.id).await);
             case.same("by its id", found.as_deref(), Some(&changing));
             let listed = case.done("endpoints", case.store.endpoints(changing.tenant).await);
-            case.same("by its tenant", listed, vec![Arc::new(changing.clone())]);
-            let lanes = case.done("lanes", case.store.lanes(vec![changing.id.into()]).await);
+            case.same("by its tenant", listed, Arc::new(vec![Arc::new(changing.clone())]));
+            let lanes = case.done("lanes", case.store.lanes(vec![changing.lane]).await);
             case.same("as a lane", lanes, vec![Arc::new(changing.lane_settings())]);
+            let found = case.done("endpoint_of_lane", case.store.endpoint_of_lane(changing.lane).await);
+            case.same("by its lane", found.as_deref(), Some(&changing));
         }
     }
 }
@@ -81,12 +86,39 @@ pub(super) async fn a_change_of_what_has_changed_since_is_refused<S: Store>(case
     case.put_endpoint(Endpoint { version: 3, ..endpoint(1) }).await;
 }
 
+/// A change that was prepared before its endpoint's subject was erased does not bring the endpoint back.
+pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: Store>(case: &Case<S>) {
+    let put =
+        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
+    let uid = Some("laptop".to_owned());
+    let of = |n, version, subject: &str| Endpoint {
+        version,
+        subject: Some(subject.to_owned()),
+        uid: uid.clone(),
+        ..endpoint(n)
+    };
+    case.put_endpoint(of(1, 0, "ann")).await;
+    let erase = Erase { tenant: endpoint(1).tenant, whom: Whom::Subject("ann".to_owned()), at: after(1), by: None };
+    let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
+    case.same("the same subject's", put(of(1, 1, "ann")).await, EndpointPut::Stale);
+    case.same("somebody else's from now on", put(of(1, 1, "bob")).await, EndpointPut::Stale);
+    case.same("the uid is free", put(of(2, 0, "bob")).await, EndpointPut::Done);
+    case.same("and taken", put(of(3, 0, "bob")).await, EndpointPut::UidTaken);
+    case.finish(erasure, &[]).await;
+    for version in [1, 2] {
+        case.same("nor once all is erased", put(of(1, version, "ann")).await, EndpointPut::Stale);
+    }
+    let found = case.done("named", case.store.endpoint_named(endpoint(1).tenant, "laptop".to_owned()).await);
+    case.same("by its uid", found, Some(endpoint(2).id));
+}
+
 pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
     let delivery = case.accept_one(Draft::to(1)).await;
     let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
-    let settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
+    let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
+    settlement.record.endpoint_change = Some(EndpointChange::Disabled);
     case.settle(settlement.clone()).await;
     // Made again, because its answer was lost.
     case.settle(settlement).await;
@@ -103,7 +135,11 @@ pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: 
     let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
     let (shown, again) = (Act { at: after(1), by: somebody(1) }, Act { at: after(2), by: somebody(2) });
     case.done("shown", case.store.note_secret_shown(case.session(), id, tenant, shown).await);
-    let rotated = Endpoint { version: 1, secrets: vec![SigningSecret::lasting("whsec_newer")], ..endpoint(1) };
+    let rotated = Endpoint {
+        version: 1,
+        target: WebhookTarget { secrets: vec![SigningSecret::lasting("whsec_newer")], ..webhook(1) }.into(),
+        ..endpoint(1)
+    };
     let first = FirstAnswer { status: 200, body: bytes::Bytes::from_static(b"{}") };
     let once = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
@@ -129,9 +165,9 @@ pub(super) async fn endpoints_are_listed_in_both_orders_of_one_or_of_all<S: Stor
     }
     case.cut(Scope::Lane(lane_id(12)), endpoint(12).id.0, Cause::EndpointDeleted, &[]).await;
     let list = async |tenant, order, after: Option<u64>, limit| {
-        let after = after.map(EndpointId::from_raw);
+        let after = after.map(endpoint_id);
         let found = case.done("list", case.store.list_endpoints(tenant, order, after, limit).await);
-        found.iter().map(|endpoint| endpoint.id.raw()).collect::<Vec<_>>()
+        found.iter().map(|endpoint| number_of(endpoint.id)).collect::<Vec<_>>()
     };
     let (own, newest, oldest) = (Some(endpoint(1).tenant), ListOrder::NewestFirst, ListOrder::OldestFirst);
     case.same("newest first", list(own, newest, None, 2).await, vec![3, 2]);
@@ -177,11 +213,11 @@ pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Stor
         order: Order::Strict,
         max_in_flight: deleted.max_in_flight,
         status: EndpointStatus::Deleted,
-        ..Endpoint::new(deleted.id, deleted.tenant, deleted.at, "")
+        ..Endpoint::new(deleted.id, deleted.lane, deleted.tenant, deleted.at, "")
     };
     case.same("what is left", left.as_deref(), Some(&expected));
     let listed = case.done("endpoints", case.store.endpoints(deleted.tenant).await);
-    case.same("its tenant has the other one", listed, vec![Arc::new(endpoint(2))]);
+    case.same("its tenant has the other one", listed, Arc::new(vec![Arc::new(endpoint(2))]));
     let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
     case.same("whoever walks too", walked.len(), 1);
     let again = Endpoint { version: 2, ..deleted };
@@ -197,14 +233,14 @@ pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
     let stranger = TenantId::from_raw(8);
     let nobody = TenantId::from_raw(7);
     for n in [3, 1, 2] {
-        case.same("before", case.done("endpoints", case.store.endpoints(nobody).await), Vec::new());
+        case.same("before", case.done("endpoints", case.store.endpoints(nobody).await), Arc::default());
         case.put_endpoint(endpoint(n)).await;
         case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
     }
     for (tenant, expected) in [(endpoint(1).tenant, [1, 2, 3]), (stranger, [11, 12, 13])] {
         let found = case.done("endpoints", case.store.endpoints(tenant).await);
-        let ids: Vec<u64> = found.iter().map(|endpoint| endpoint.id.raw()).collect();
-        case.same("the tenant's", ids, expected.to_vec());
+        let ids: Vec<EndpointId> = found.iter().map(|endpoint| endpoint.id).collect();
+        case.same("the tenant's", ids, expected.map(endpoint_id).to_vec());
         case.check(found.iter().all(|endpoint| endpoint.tenant == tenant), "nobody else's");
     }
     case.put_endpoint(Endpoint { tenant: stranger, version: 1, ..endpoint(2) }).await;
@@ -232,7 +268,7 @@ pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &
 pub(super) async fn an_unknown_policy_reads_as_the_default<S: Store>(case: &Case<S>) {
     let newer = Endpoint { policy: Some("from a newer version".to_owned()), ..endpoint(1) };
     case.put_endpoint(newer.clone()).await;
-    let lanes = case.done("lanes", case.store.lanes(vec![newer.id.into()]).await);
+    let lanes = case.done("lanes", case.store.lanes(vec![newer.lane]).await);
     let policies: Vec<&Policy> = lanes.iter().map(|lane| &*lane.policy).collect();
     case.same("the policy", policies, vec![&Policy::default()]);
     let found = case.done("endpoint", case.store.endpoint(newer.id).await);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, EndpointChange, Scope};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
@@ -16,8 +16,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Act, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTls, Message,
-    NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start, Token,
+    Accepted, Act, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTarget,
+    EndpointTls, Message, NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start,
+    Token, WebhookTarget,
 };
 use crate::{Store, StoreError};
 
@@ -72,15 +73,27 @@ impl Draft {
     }
 }
 
-/// The `n`th lane of all cases.
 /// Somebody with an API key of this number.
 pub(super) fn somebody(number: u64) -> Option<By> {
     Some(By { key: Key::from_raw(number), made: NOW })
 }
 
+/// The `n`th lane of all cases.
 pub(super) fn lane_id(n: u64) -> LaneId {
     LaneId::from_raw(n)
 }
+
+/// The endpoint that has the `n`th lane. Its number is never one of a lane, so that no case takes one for the other.
+pub(super) fn endpoint_id(n: u64) -> EndpointId {
+    EndpointId::from_raw(ENDPOINTS_FROM + n)
+}
+
+/// Which of all cases' endpoints this is.
+pub(super) fn number_of(endpoint: EndpointId) -> u64 {
+    endpoint.raw() - ENDPOINTS_FROM
+}
+
+const ENDPOINTS_FROM: u64 = 7_000;
 
 /// A point in time some milliseconds after [`NOW`].
 pub(super) fn after(ms: i64) -> Timestamp {
@@ -90,20 +103,16 @@ pub(super) fn after(ms: i64) -> Timestamp {
 /// The endpoint behind the `n`th lane.
 pub(super) fn endpoint(n: u64) -> Endpoint {
     Endpoint {
-        id: EndpointId::from_raw(n),
+        id: endpoint_id(n),
+        lane: lane_id(n),
         tenant: TenantId::from_raw(9),
         at: NOW,
-        url: format!("https://example.com/{n}"),
+        target: EndpointTarget::Webhook(webhook(n)),
         version: 0,
         uid: Some(format!("endpoint-{n}")),
         subject: None,
         description: Some("where é goes".to_owned()),
         tags: vec!["beta".to_owned(), "eu".to_owned()],
-        headers: vec![("x-team".to_owned(), "a".to_owned())],
-        secrets: vec![
-            SigningSecret::lasting("whsec_new"),
-            SigningSecret { text: "whsec_old".to_owned(), until: Some(after(1_000)) },
-        ],
         event_types: vec!["invoice.*".to_owned(), "é 漢".to_owned()],
         policy: Some("backend".to_owned()),
         ttl: Some(Duration::from_secs(60)),
@@ -113,14 +122,37 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
         on_dead: OnDead::Skip,
         max_in_flight: 10,
         time_zone: Some("Europe/Berlin".to_owned()),
+        status: EndpointStatus::Active,
+    }
+}
+
+/// Where the endpoint behind the `n`th lane is.
+pub(super) fn webhook(n: u64) -> WebhookTarget {
+    WebhookTarget {
+        url: format!("https://example.com/{n}"),
+        headers: vec![("x-team".to_owned(), "a".to_owned())],
+        secrets: vec![
+            SigningSecret::lasting("whsec_new"),
+            SigningSecret { text: "whsec_old".to_owned(), until: Some(after(1_000)) },
+        ],
         tls: EndpointTls {
             ca: Some("some authority".to_owned()),
             client_cert: Some("some certificate".to_owned()),
             client_key: Some("its key".to_owned()),
         },
         status_overrides: vec![("404".to_owned(), "retry".to_owned()), ("4xx".to_owned(), "dead".to_owned())],
-        status: EndpointStatus::Active,
     }
+}
+
+/// The endpoint that a cut with this cause ends.
+pub(super) fn ended(scope: Scope, cause: Cause) -> Option<(EndpointId, EndpointChange)> {
+    let Scope::Lane(lane) = scope else { return None };
+    let change = match cause {
+        Cause::EndpointGone => EndpointChange::Gone,
+        Cause::EndpointDeleted => EndpointChange::Deleted,
+        _ => return None,
+    };
+    Some((endpoint_id(lane.raw()), change))
 }
 
 /// An attempt of this number.
@@ -217,7 +249,7 @@ impl<S: Store> Case<S> {
                 place: Place::Delayed,
                 shard,
                 pauses_lane: false,
-                ends_endpoint: false,
+                endpoint_change: None,
             },
             epoch: self.session().epoch,
             excerpt: None,
@@ -236,7 +268,7 @@ impl<S: Store> Case<S> {
     }
 
     pub(super) async fn cut(&self, scope: Scope, upto: Key, cause: Cause, spared: &[DeliveryId]) -> u64 {
-        let cut = Cut { scope, upto, cause, at: after(7), spared: spared.to_vec() };
+        let cut = Cut { scope, upto, cause, at: after(7), spared: spared.to_vec(), endpoint: ended(scope, cause) };
         self.done("cut", self.store.cut(self.session(), cut, None).await)
     }
 
@@ -283,7 +315,14 @@ impl Draft {
             expiry: self.expiry,
             ack_within: self.ack_within,
             compact: self.compact,
-            ..Delivery::queued(DeliveryId(message.0.plus(n)), message, self.lane, self.tier, NOW)
+            ..Delivery::queued(
+                DeliveryId(message.0.plus(n)),
+                message,
+                endpoint_id(self.lane.raw()),
+                self.lane,
+                self.tier,
+                NOW,
+            )
         };
         let settings = LaneSettings { lane: self.lane, ..endpoint(self.lane.raw()).lane_settings() };
         NewDelivery { delivery, place: self.place, lane: Arc::new(settings), collapse: self.collapse }

@@ -10,7 +10,7 @@ use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, attempt, endpoint, lane_id, somebody};
+use super::fixture::{Case, Draft, MANY, NOW, after, attempt, ended, endpoint, lane_id, somebody};
 use crate::journal::{Entry, Head};
 use crate::row::{
     Accepted, Act, DeadLetterFilter, Deed, Endpoint, EndpointPut, EndpointStatus, JobState, Message, NewReplay, Pause,
@@ -34,9 +34,9 @@ pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &C
         case.fail("then it is accepted")
     };
     case.same("which message", (*id, *tenant, *at, *subject), (message.id, message.tenant, NOW, None));
-    case.same("where to", deliveries.clone(), vec![(delivery.lane, delivery.tier)]);
-    let tried =
-        Entry::Attempted { delivery: delivery.id, lane: delivery.lane, attempt: attempt(1, Cause::Unavailable) };
+    case.same("where to", deliveries.clone(), vec![(delivery.endpoint, delivery.lane, delivery.tier)]);
+    let (endpoint, attempted) = (delivery.endpoint, attempt(1, Cause::Unavailable));
+    let tried = Entry::Attempted { delivery: delivery.id, endpoint, attempt: attempted };
     let ended = Entry::ended(&second.record.delivery, Some(attempt(2, Cause::Ok)));
     case.same("then it is tried, and ends", entries[2..].to_vec(), vec![tried, ended]);
 }
@@ -94,7 +94,8 @@ pub(super) async fn what_takes_no_effect_leaves_no_entry_but_its_attempt<S: Stor
     case.same("it leaves nothing", entries(case).await.len(), before);
     let other = case.attempted(&end.record.delivery, State::Delivered { at: after(9) }, Cause::Unavailable);
     case.same("another attempt", case.settle(other).await, Settled::Stale);
-    let late = Entry::Late { delivery: delivery.id, lane: delivery.lane, attempt: attempt(2, Cause::Unavailable) };
+    let (endpoint, attempted) = (delivery.endpoint, attempt(2, Cause::Unavailable));
+    let late = Entry::Late { delivery: delivery.id, endpoint, attempt: attempted };
     case.same("it is kept as late", entries(case).await[before..].to_vec(), vec![late]);
 }
 
@@ -113,7 +114,7 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
     let (of, how) = (BreakerOf::Lane(lane_id(1)), Reset::Force);
     case.done("reset", case.store.reset(case.session(), of, how, act(5, ann)).await);
     let (gone, upto, cause) = (Scope::Lane(lane_id(1)), Key::from_raw(99), Cause::EndpointDeleted);
-    let cut = Cut { scope: gone, upto, cause, at: after(6), spared: Vec::new() };
+    let cut = Cut { scope: gone, upto, cause, at: after(6), spared: Vec::new(), endpoint: ended(gone, cause) };
     case.done("cut", case.store.cut(case.session(), cut, bob).await);
     case.done("uncut", case.store.uncut(case.session(), gone, after(7)).await);
     let (endpoint, tenant) = (endpoint(1).id, endpoint(1).tenant);

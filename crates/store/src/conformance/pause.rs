@@ -14,7 +14,7 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     let tenant = Pause::new(PauseScope::Tenant(TenantId::from_raw(1)), None);
     let all = Pause { reason: reason(), by: somebody(3), ..Pause::new(PauseScope::All, Some(after(6))) };
     // Origins are known by hashes, which need all their bits.
-    let origins = [0, 1, u64::MAX].map(|raw| Pause {
+    let origins = [1, 2, u64::MAX].map(|raw| Pause {
         origin: Some(format!("https://host-{raw}.example:443")),
         ..Pause::new(PauseScope::Origin(OriginId::from_raw(raw)), None)
     });

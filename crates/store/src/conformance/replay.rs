@@ -5,11 +5,11 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
+use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id};
 use super::job::{dead, new_ids};
 use crate::Store;
 use crate::row::{
@@ -81,7 +81,7 @@ pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: 
     let (others, delivered) =
         (case.expired(3, 3).await.id, case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id);
     let waits = case.accept_one(Draft::to(1)).await.id;
-    let second = DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..DeadLetterFilter::of(TENANT) };
+    let second = DeadLetterFilter { endpoint: Some(endpoint_id(2)), ..DeadLetterFilter::of(TENANT) };
     _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, Act::at(NOW)).await);
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
@@ -123,7 +123,7 @@ pub(super) async fn what_has_expired_is_found_by_every_filter<S: Store>(case: &C
     let all = DeadLetterFilter::of(TENANT);
     for (filter, expected) in [
         (all.clone(), vec![first.id, second.id]),
-        (DeadLetterFilter { endpoint: Some(EndpointId::from_raw(2)), ..all.clone() }, vec![second.id]),
+        (DeadLetterFilter { endpoint: Some(endpoint_id(2)), ..all.clone() }, vec![second.id]),
         (DeadLetterFilter { tier: Some(Tier::Promotional), ..all.clone() }, vec![first.id]),
         (DeadLetterFilter { event_type: Some("invoice.paid".to_owned()), ..all.clone() }, vec![first.id, second.id]),
         (DeadLetterFilter { event_type: Some("invoice.late".to_owned()), ..all.clone() }, vec![]),
@@ -167,7 +167,7 @@ async fn missing<S: Store>(case: &Case<S>, missing: Missing) -> Vec<MessageId> {
 }
 
 pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(case: &Case<S>) {
-    let all = Missing { endpoint: EndpointId::from_raw(2), since: None, until: None };
+    let all = Missing { endpoint: endpoint_id(2), since: None, until: None };
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
@@ -203,7 +203,7 @@ pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(
     let mut got = Vec::new();
     for id in &made {
         let delivery = case.shown(*id, NOW).await.delivery;
-        case.same("to it", delivery.lane.endpoint(), all.endpoint);
+        case.same("to it", delivery.endpoint, all.endpoint);
         case.check(case.of_message(delivery.message, MANY).await.contains(id), "its message knows it");
         let made = crate::MadeBy { job: job.id, asked: Some(job.at), at: NOW };
         let expected = crate::Lives { made: Some(made), ..crate::Lives::default() };
@@ -232,6 +232,7 @@ pub(super) async fn what_would_be_replayed_is_known_before<S: Store>(case: &Case
     case.same("it waits", &listed[0], &Replayable::Not(Skip::NotEnded));
     case.same("it died", listed[1].ended().map(|it| it.id), Some(given_up.id));
     case.same("it arrived", &listed[2], &Replayable::Not(Skip::Delivered));
-    let none = case.done("jobs", case.store.jobs(crate::JobQuery::Of(TENANT), None, MANY).await);
+    let none =
+        case.done("jobs", case.store.jobs(crate::JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, MANY).await);
     case.same("and nothing has begun", none, Vec::new());
 }

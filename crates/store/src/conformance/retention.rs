@@ -167,6 +167,20 @@ pub(super) async fn what_goes_is_told_in_the_journal<S: Store>(case: &Case<S>) {
     case.same("from the first row", rows.first().map(|row| row.number), Some(1));
 }
 
+/// A run takes several looks: one look that leaves a young outcome must not let the next one skip it for good.
+pub(super) async fn a_young_outcome_goes_in_its_turn_after_an_older_one_went<S: Store>(case: &Case<S>) {
+    let old = case.accept_one(Draft::to(1)).await;
+    let young = case.accept_one(Draft::to(2)).await;
+    case.end(&old, State::Delivered { at: days(1) }).await;
+    case.end(&young, State::Delivered { at: days(20) }).await;
+    case.retain(days(32)).await;
+    case.check(!case.is_shown(&old).await, "a month after its end");
+    case.check(case.is_shown(&young).await, "its month is not over");
+    case.retain(days(33)).await;
+    case.retain(days(51)).await;
+    case.check(!case.is_shown(&young).await, "a month after its own end");
+}
+
 pub(super) async fn what_was_done_stays_in_the_journal_until_it_is_old<S: Store>(case: &Case<S>) {
     case.done("pause", case.store.pause(case.session(), Pause::new(PauseScope::All, None), after(1)).await);
     case.done("resume", case.store.resume(case.session(), PauseScope::All, Act::at(after(2))).await);

@@ -49,7 +49,8 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await.map(drop));
     fenced("spill", store.spill(older, vec![delivery.id]).await);
     let scope = Scope::Lane(lane_id(1));
-    let cut = Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new() };
+    let cut =
+        Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new(), endpoint: None };
     fenced("cut", store.cut(older, cut, None).await.map(|_| ()));
     fenced("uncut", store.uncut(older, scope, NOW).await);
     fenced("pause", store.pause(older, Pause::new(PauseScope::All, None), NOW).await);

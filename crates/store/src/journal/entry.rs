@@ -49,15 +49,15 @@ pub enum Entry {
         subject: Option<Hidden>,
         /// What ties everything about it together, hidden.
         correlation: Option<Hidden>,
-        /// The queue of each delivery.
-        deliveries: Vec<(LaneId, Tier)>,
+        /// Where each delivery goes, and its queue.
+        deliveries: Vec<(EndpointId, LaneId, Tier)>,
     },
     /// An attempt was made and did not end its delivery.
     Attempted {
         /// Which delivery's.
         delivery: DeliveryId,
         /// Where to.
-        lane: LaneId,
+        endpoint: EndpointId,
         /// The attempt.
         attempt: Attempt,
     },
@@ -66,7 +66,7 @@ pub enum Entry {
         /// Which delivery's.
         delivery: DeliveryId,
         /// Where to.
-        lane: LaneId,
+        endpoint: EndpointId,
         /// The attempt.
         attempt: Attempt,
     },
@@ -76,6 +76,8 @@ pub enum Entry {
         delivery: DeliveryId,
         /// Of what.
         message: MessageId,
+        /// Where to.
+        endpoint: EndpointId,
         /// In which lane.
         lane: LaneId,
         /// In which tier.
@@ -133,8 +135,8 @@ pub enum Entry {
         delivery: DeliveryId,
         /// Of what.
         message: MessageId,
-        /// In which lane.
-        lane: LaneId,
+        /// Where to.
+        endpoint: EndpointId,
         /// When.
         at: Timestamp,
         /// Who.
@@ -187,8 +189,8 @@ pub enum Entry {
         tenant: TenantId,
         /// When.
         at: Timestamp,
-        /// Each delivery, of what, and its queue.
-        deliveries: Vec<(DeliveryId, MessageId, LaneId, Tier)>,
+        /// Each delivery.
+        deliveries: Vec<SpreadDelivery>,
     },
     /// A replay began, or a job was paused, resumed, cancelled or done.
     Job {
@@ -320,6 +322,21 @@ pub enum ErasedWhom {
     Subject(Option<Hidden>),
 }
 
+/// A delivery that a job made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpreadDelivery {
+    /// Its id.
+    pub delivery: DeliveryId,
+    /// What it carries.
+    pub message: MessageId,
+    /// Where it goes, and its queue.
+    pub queue: (EndpointId, LaneId, Tier),
+}
+
+const fn queue_of(delivery: &Delivery) -> (EndpointId, LaneId, Tier) {
+    (delivery.endpoint, delivery.lane, delivery.tier)
+}
+
 impl Entry {
     /// A message with its deliveries.
     pub fn accepted(accepted: &Accepted, marks: &Marks) -> Self {
@@ -331,7 +348,7 @@ impl Entry {
             digest: marks.payload,
             subject: marks.subject,
             correlation: marks.correlation,
-            deliveries: accepted.deliveries.iter().map(|new| (new.delivery.lane, new.delivery.tier)).collect(),
+            deliveries: accepted.deliveries.iter().map(|new| queue_of(&new.delivery)).collect(),
         }
     }
 
@@ -340,7 +357,7 @@ impl Entry {
         let delivery = &settlement.record.delivery;
         match settlement.attempt {
             attempt if delivery.state.is_terminal() => Some(Self::ended(delivery, attempt)),
-            Some(attempt) => Some(Self::Attempted { delivery: delivery.id, lane: delivery.lane, attempt }),
+            Some(attempt) => Some(Self::Attempted { delivery: delivery.id, endpoint: delivery.endpoint, attempt }),
             None => None,
         }
     }
@@ -348,7 +365,7 @@ impl Entry {
     /// What a settlement leaves that came too late.
     pub fn late(settlement: &Settlement) -> Option<Self> {
         let delivery = &settlement.record.delivery;
-        settlement.attempt.map(|attempt| Self::Late { delivery: delivery.id, lane: delivery.lane, attempt })
+        settlement.attempt.map(|attempt| Self::Late { delivery: delivery.id, endpoint: delivery.endpoint, attempt })
     }
 
     /// A delivery's end.
@@ -356,6 +373,7 @@ impl Entry {
         Self::Ended {
             delivery: delivery.id,
             message: delivery.message,
+            endpoint: delivery.endpoint,
             lane: delivery.lane,
             tier: delivery.tier,
             state: delivery.state,
@@ -417,7 +435,7 @@ impl Entry {
 
     /// That a delivery was asked for now.
     pub const fn hurried(delivery: &Delivery, Act { at, by }: Act) -> Self {
-        Self::Hurried { delivery: delivery.id, message: delivery.message, lane: delivery.lane, at, by }
+        Self::Hurried { delivery: delivery.id, message: delivery.message, endpoint: delivery.endpoint, at, by }
     }
 
     /// What a chunk made.
@@ -427,7 +445,11 @@ impl Entry {
         at: Timestamp,
         deliveries: impl Iterator<Item = &'d Delivery>,
     ) -> Self {
-        let each = deliveries.map(|delivery| (delivery.id, delivery.message, delivery.lane, delivery.tier));
+        let each = deliveries.map(|delivery| SpreadDelivery {
+            delivery: delivery.id,
+            message: delivery.message,
+            queue: queue_of(delivery),
+        });
         Self::Spread { job, tenant, at, deliveries: each.collect() }
     }
 

@@ -28,6 +28,7 @@ fn ended(state: State, attempt: Option<Attempt>) -> Entry {
     Entry::Ended {
         delivery: DeliveryId::from_raw(1 << 40 | 9),
         message: MessageId::from_raw(1 << 40 | 7),
+        endpoint: EndpointId::from_raw(2),
         lane: LaneId::from_raw(3),
         tier: Tier::Engagement,
         state,
@@ -38,26 +39,28 @@ fn ended(state: State, attempt: Option<Attempt>) -> Entry {
 
 /// One of every kind, with every optional part there and not there.
 fn every_kind() -> Vec<Entry> {
-    let accepted = |subject, correlation, deliveries: &[(u64, Tier)]| Entry::Accepted {
+    let accepted = |subject, correlation, deliveries: &[(EndpointId, u64, Tier)]| Entry::Accepted {
         message: MessageId::from_raw(1 << 40 | 7),
         tenant: TenantId::from_raw(u64::MAX >> 1),
         at: at(0),
         digest: sha256(&[b"{}"]),
         subject,
         correlation,
-        deliveries: deliveries.iter().map(|(lane, tier)| (LaneId::from_raw(*lane), *tier)).collect(),
+        deliveries: deliveries.iter().map(|(of, lane, tier)| (*of, LaneId::from_raw(*lane), *tier)).collect(),
     };
-    let (delivery, lane) = (DeliveryId::from_raw(8), LaneId::from_raw(3));
+    let (delivery, endpoint, lane) = (DeliveryId::from_raw(8), EndpointId::from_raw(2), LaneId::from_raw(3));
     let somebody = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
-    let all = [(1, Tier::Transactional), (u64::MAX >> 1, Tier::Promotional), (3, Tier::Engagement)];
+    // A lane beside its endpoint, and at either end of all numbers from it.
+    let (first, last) = (EndpointId::from_raw(0), EndpointId::from_raw(u64::MAX >> 1));
+    let all = [(first, 1, Tier::Transactional), (first, u64::MAX >> 1, Tier::Promotional), (last, 3, Tier::Engagement)];
     vec![
         Entry::Opened { session: 1, at: at(0) },
         accepted(None, None, &[]),
         accepted(Some(Hidden([1; 16])), None, &all),
         accepted(None, Some(Hidden([2; 16])), &all[..1]),
         accepted(Some(Hidden([1; 16])), Some(Hidden([2; 16])), &all),
-        Entry::Attempted { delivery, lane, attempt: attempt(1, None) },
-        Entry::Late { delivery, lane, attempt: attempt(65_535, Some(599)) },
+        Entry::Attempted { delivery, endpoint, attempt: attempt(1, None) },
+        Entry::Late { delivery, endpoint, attempt: attempt(65_535, Some(599)) },
         ended(State::Delivered { at: at(1) }, Some(attempt(9, Some(204)))),
         ended(State::Dead { at: at(2), cause: Cause::Gone }, None),
         ended(State::Expired { at: at(3) }, None),
@@ -83,7 +86,7 @@ fn every_kind() -> Vec<Entry> {
         Entry::Hurried {
             delivery: DeliveryId::from_raw(8),
             message: MessageId::from_raw(7),
-            lane,
+            endpoint,
             at: at(4),
             by: somebody,
         },
@@ -131,7 +134,14 @@ fn every_kind() -> Vec<Entry> {
             job: JobId::from_raw(7),
             tenant: TenantId::from_raw(4),
             at: at(6),
-            deliveries: vec![(delivery, MessageId::from_raw(7), lane, Tier::Engagement); 2],
+            deliveries: vec![
+                SpreadDelivery {
+                    delivery,
+                    message: MessageId::from_raw(7),
+                    queue: (endpoint, lane, Tier::Engagement)
+                };
+                2
+            ],
         },
         Entry::Job {
             job: JobId::from_raw(7),
@@ -311,12 +321,16 @@ fn whatever_is_changed_removed_or_reordered_in_a_chain_is_seen() {
 
 #[test]
 fn entries_weigh_as_much_as_they_made_wherever_they_are_packed() {
-    let lanes = |count: u64| (1..=count).map(|lane| (DeliveryId::from_raw(lane), LaneId::from_raw(lane)));
+    let spread = |n| SpreadDelivery {
+        delivery: DeliveryId::from_raw(n),
+        message: MessageId::from_raw(7),
+        queue: (EndpointId::from_raw(n), LaneId::from_raw(n), Tier::Engagement),
+    };
     let made = |count| Entry::Spread {
         job: JobId::from_raw(7),
         tenant: TenantId::from_raw(9),
         at: at(0),
-        deliveries: lanes(count).map(|(id, lane)| (id, MessageId::from_raw(7), lane, Tier::Engagement)).collect(),
+        deliveries: (1..=count).map(spread).collect(),
     };
     let mut elsewhere = Entries::default();
     elsewhere.push(&made(5));

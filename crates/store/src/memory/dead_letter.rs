@@ -102,7 +102,7 @@ impl Memory {
                 delivery: delivery.id,
                 message: delivery.message,
                 tenant: message.tenant,
-                endpoint: delivery.lane.endpoint(),
+                endpoint: delivery.endpoint,
                 tier: delivery.tier,
                 cause,
                 event_type: message.event_type.clone(),

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -19,7 +19,7 @@ impl Memory {
     fn derived(&self) -> Derived {
         let mut derived = Derived::default();
         for entry in self.happened.iter().flatten() {
-            let Ok(()) = derived.add(entry, |lane| Ok::<_, Infallible>(self.owner(lane)));
+            let Ok(()) = derived.add(entry, |endpoint| Ok::<_, Infallible>(self.owner(endpoint)));
         }
         derived.deliveries.retain(|(_, id)| !self.gone.deliveries.contains(id));
         derived.names.retain(|(kind, _, id)| {
@@ -29,9 +29,9 @@ impl Memory {
         derived
     }
 
-    /// Whose a lane is; the tenant 0 when nobody knows.
-    pub(super) fn owner(&self, lane: LaneId) -> TenantId {
-        self.endpoints.get(&lane.endpoint()).map_or(TenantId::from_raw(0), |endpoint| endpoint.tenant)
+    /// The tenant of an endpoint; tenant 0 when the endpoint is not in the store.
+    pub(super) fn owner(&self, endpoint: EndpointId) -> TenantId {
+        self.endpoints.get(&endpoint).map_or(TenantId::from_raw(0), |endpoint| endpoint.tenant)
     }
 
     /// See [`crate::Archive::history`].
@@ -43,13 +43,13 @@ impl Memory {
         limit: u32,
         now: Timestamp,
     ) -> HistoryPage {
-        let is_mine = |lane: LaneId, id: DeliveryId| match filter.of {
-            HistoryOf::Endpoint(endpoint) => lane == LaneId::from(endpoint),
+        let is_mine = |endpoint: EndpointId, id: DeliveryId| match filter.of {
+            HistoryOf::Endpoint(of) => endpoint == of,
             HistoryOf::Message(message) => {
                 self.delivery(id, now).is_some_and(|shown| shown.delivery.message == message)
             }
             HistoryOf::Tenant(tenant) => {
-                self.endpoints.get(&lane.endpoint()).is_some_and(|endpoint| endpoint.tenant == tenant)
+                self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.tenant == tenant)
             }
             HistoryOf::Everybody => true,
         };

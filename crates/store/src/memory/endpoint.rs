@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
+use crate::row::{
+    Act, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder, MatchedEndpoints,
+    SecretAct, Session,
+};
 
 impl Memory {
     /// See [`crate::Directory::put_endpoint`].
@@ -78,6 +81,11 @@ impl Memory {
         Ok(EndpointPut::Done)
     }
 
+    /// See [`crate::Directory::endpoint_of_lane`].
+    pub fn endpoint_of_lane(&self, lane: LaneId) -> Option<Arc<Endpoint>> {
+        self.endpoints.values().find(|endpoint| endpoint.lane == lane).cloned()
+    }
+
     /// See [`crate::Directory::endpoint_named`].
     pub fn endpoint_named(&self, tenant: TenantId, uid: &str) -> Option<EndpointId> {
         let mut theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == tenant);
@@ -114,6 +122,31 @@ impl Memory {
             .take(limit)
             .cloned()
             .collect()
+    }
+
+    /// See [`crate::Directory::endpoints_matching`].
+    pub fn endpoints_matching(
+        &self,
+        tenant: TenantId,
+        selector: &EndpointSelector,
+        after: Option<EndpointId>,
+        limit: usize,
+    ) -> MatchedEndpoints {
+        let counted = match selector.subjects() {
+            [] => selector.clone(),
+            subjects => EndpointSelector::new(subjects, &[]).unwrap_or_else(|| selector.clone()),
+        };
+        let theirs = self.endpoints_after(tenant, after, usize::MAX).into_iter();
+        let mut endpoints: Vec<Arc<Endpoint>> =
+            theirs.filter(|endpoint| counted.matches(endpoint)).take(limit + 1).collect();
+        let next = if endpoints.len() > limit {
+            endpoints.truncate(limit);
+            endpoints.last().map(|endpoint| endpoint.id).or(after)
+        } else {
+            None
+        };
+        endpoints.retain(|endpoint| selector.matches(endpoint));
+        MatchedEndpoints { endpoints, next }
     }
 
     /// Disables an active endpoint whose receiver asked for it.

@@ -14,7 +14,9 @@ use super::Memory;
 use super::journal::subject_mark;
 use crate::StoreError;
 use crate::journal::{Entry, ErasedWhom, Hidden};
-use crate::row::{Endpoint, Erase, Erasure, ErasureStep, ExportAsked, Message, PauseScope, Session, Whom};
+use crate::row::{
+    Act, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ExportAsked, Message, PauseScope, Session, Whom,
+};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -75,8 +77,8 @@ impl Memory {
             self.messages.remove(id);
             self.erasures.messages.insert(*id, erase.at);
         }
-        let lanes = self.remove_endpoints(erase);
-        let keys = messages.iter().map(|id| id.0).chain(lanes.iter().map(|lane| lane.0)).collect();
+        let (endpoints, lanes): (Vec<EndpointId>, Vec<LaneId>) = self.remove_endpoints(erase).into_iter().unzip();
+        let keys = messages.iter().map(|id| id.0).chain(endpoints.iter().map(|id| id.0)).collect();
         self.forget_keys_of(&keys, erase.tenant, erasure.is_tenant);
         self.erasures.all.insert(erasure.number, Erasing { erasure, lanes, messages });
         Ok(erasure)
@@ -98,7 +100,8 @@ impl Memory {
         is_known.then(|| subject_mark(tenant, subject))
     }
 
-    fn remove_endpoints(&mut self, erase: &Erase) -> Vec<LaneId> {
+    /// Each endpoint that is gone, with its lane.
+    fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
         let is_theirs = |endpoint: &&Arc<Endpoint>| {
             endpoint.tenant == erase.tenant
                 && match &erase.whom {
@@ -109,14 +112,19 @@ impl Memory {
         if erase.whom == Whom::Tenant {
             self.documents.retain(|_, document| document.tenant != erase.tenant);
         }
-        let ids: Vec<EndpointId> = self.endpoints.values().filter(is_theirs).map(|endpoint| endpoint.id).collect();
-        ids.iter().for_each(|id| _ = self.endpoints.remove(id));
-        let lanes: Vec<LaneId> = ids.into_iter().map(LaneId::from).collect();
-        for lane in &lanes {
-            self.lanes.remove(lane);
+        let theirs = self.endpoints.values().filter(is_theirs);
+        let gone: Vec<(EndpointId, LaneId)> = theirs.map(|endpoint| (endpoint.id, endpoint.lane)).collect();
+        for (id, lane) in &gone {
+            if erase.whom == Whom::Tenant {
+                self.endpoints.remove(id);
+                self.lanes.remove(lane);
+            } else {
+                // Deliveries to it may be about somebody else: their tenant is read from the endpoint.
+                self.turn_endpoint(*id, EndpointStatus::Deleted, Act::at(erase.at));
+            }
             self.pauses.remove(&PauseScope::Lane(*lane));
         }
-        lanes
+        gone
     }
 
     /// See [`crate::Erasures::erase_step`].

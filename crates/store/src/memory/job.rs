@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::Memory;
@@ -28,7 +28,7 @@ pub(super) struct Jobs {
     lives: BTreeMap<DeliveryId, DeliveryId>,
     before: BTreeMap<DeliveryId, (DeliveryId, Made)>,
     /// What endpoints were missing and have got since.
-    pub(super) missed: BTreeMap<(MessageId, LaneId), (DeliveryId, Made)>,
+    pub(super) missed: BTreeMap<(MessageId, EndpointId), (DeliveryId, Made)>,
 }
 
 /// Which job made a delivery, and when.
@@ -173,7 +173,6 @@ impl Memory {
                 let is_theirs = job.state == JobState::Running && job.tenant == tenant;
                 is_theirs && !matches!(job.kind, JobKind::FanOut(_))
             }
-            JobQuery::Of(tenant) => job.tenant == tenant,
             JobQuery::Replays(tenant, _) => job.tenant == tenant && !matches!(job.kind, JobKind::FanOut(_)),
             JobQuery::EveryReplay(_) => !matches!(job.kind, JobKind::FanOut(_)),
         };
@@ -249,22 +248,22 @@ impl Memory {
 
     /// Whether what has ended is a tenant's, and of this event if one is asked for.
     fn is_of(&self, ended: &Delivery, tenant: TenantId, event_type: Option<&str>) -> bool {
-        let is_theirs = self.endpoints.get(&ended.lane.endpoint()).is_some_and(|endpoint| endpoint.tenant == tenant);
+        let is_theirs = self.endpoints.get(&ended.endpoint).is_some_and(|endpoint| endpoint.tenant == tenant);
         let message = self.messages.get(&ended.message);
         let has = |asked| message.is_some_and(|message| message.event_type.as_deref() == Some(asked));
         is_theirs && event_type.is_none_or(has)
     }
 
     fn is_missing(&self, job: &Job, missing: Missing, message: &Message) -> bool {
-        let lane = LaneId::from(missing.endpoint);
+        let endpoint = missing.endpoint;
         let fans_out = self.jobs.jobs.get(&JobId(message.id.0));
         let fans_out = fans_out.is_some_and(|job| matches!(job.state, JobState::Running | JobState::Paused));
-        let is_its = |delivery: &Delivery| delivery.message == message.id && delivery.lane == lane;
+        let is_its = |delivery: &Delivery| delivery.message == message.id && delivery.endpoint == endpoint;
         message.tenant == job.tenant
             && message.id.0 < job.id.0
             && missing.has_time(message.at)
             && !fans_out
-            && !self.jobs.missed.contains_key(&(message.id, lane))
+            && !self.jobs.missed.contains_key(&(message.id, endpoint))
             && !self.cuts.contains_key(&Scope::Message(message.id))
             && !self.pending.values().any(|row| is_its(&row.delivery))
             && !self.ended.values().any(is_its)
@@ -295,7 +294,7 @@ impl Memory {
             if !self.messages.contains_key(&message) {
                 return Some(Skip::PayloadGone);
             }
-            return match self.jobs.missed.entry((message, spread.new.delivery.lane)) {
+            return match self.jobs.missed.entry((message, spread.new.delivery.endpoint)) {
                 Missed::Occupied(_) => Some(Skip::ReplayedBefore),
                 Missed::Vacant(missed) => {
                     missed.insert((new, made));
@@ -361,7 +360,7 @@ impl Memory {
     pub fn lives(&self, id: DeliveryId) -> Lives {
         let former = self.jobs.before.get(&id).map(|(old, made)| (Some(*old), *made));
         let delivery = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
-        let missed = delivery.and_then(|delivery| self.jobs.missed.get(&(delivery.message, delivery.lane)));
+        let missed = delivery.and_then(|delivery| self.jobs.missed.get(&(delivery.message, delivery.endpoint)));
         let caught_up = missed.filter(|(new, _)| *new == id).map(|(_, made)| (None, *made));
         let known = former.or(caught_up);
         let made = |(job, at)| MadeBy { job, asked: self.jobs.jobs.get(&job).map(|job| job.at), at };

@@ -122,7 +122,7 @@ impl Memory {
         let mut given_up = Vec::new();
         for kept in times.each(|own| own.history) {
             let is_old = |delivery: &Delivery| {
-                let owner = self.owner(delivery.lane);
+                let owner = self.owner(delivery.endpoint);
                 times.of(owner).history == kept && delivery.born <= times.old(RetentionPhase::Pending, owner)
             };
             let waits = |delivery: &Delivery| {
@@ -208,7 +208,7 @@ impl Memory {
             let before = times.retention.with(own).old(phase, times.now);
             let mut past: BTreeMap<Option<TenantId>, Vec<DeliveryId>> = BTreeMap::new();
             for delivery in self.ended.values().filter(|delivery| ended(delivery) <= Some(before)) {
-                let owner = self.owner(delivery.lane);
+                let owner = self.owner(delivery.endpoint);
                 if times.of(owner).history == kept {
                     past.entry(kept.map(|_| owner)).or_default().push(delivery.id);
                 }
@@ -253,14 +253,24 @@ impl Memory {
         self.note(told);
     }
 
+    fn finds_outcome(&self, row: &JournalRow) -> bool {
+        let is_kept =
+            |entry: Entry| matches!(entry, Entry::Ended { delivery, .. } if self.ended.contains_key(&delivery));
+        row.entries().flatten().any(is_kept)
+    }
+
     fn let_journal_go(&mut self, times: &Times) -> usize {
         let longest = times.own.values().filter_map(|own| own.history).max().unwrap_or_default();
         let old = times.retention.old(RetentionPhase::Journal, times.now).min(before(times.now, longest));
         // A row without a time is not old: nobody knows when it was.
         let is_old = |row: &&JournalRow| row.at > Timestamp::default() && row.at <= old;
         let rows = self.journal(self.gone.journal, u32::MAX);
-        // The last one that is old stays: the next names it.
-        let Some(upto) = rows.iter().skip(1).rfind(is_old).map(|row| row.number - 1) else { return 0 };
+        // The last one that is old stays: the next names it. So does a row by which an outcome is found.
+        let Some(old_upto) = rows.iter().skip(1).rfind(is_old).map(|row| row.number - 1) else { return 0 };
+        let upto = rows.iter().find(|row| self.finds_outcome(row)).map_or(old_upto, |row| old_upto.min(row.number - 1));
+        if rows.first().is_none_or(|first| upto < first.number) {
+            return 0;
+        }
         let past = rows.iter().filter(|row| row.number <= upto).count();
         self.tell_again(times, old);
         self.gone.journal = upto;

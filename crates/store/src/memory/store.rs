@@ -21,6 +21,7 @@ use crate::row::{
 };
 use crate::row::{Agreed, Pending, Retained, Retention, RetentionStep};
 use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage};
+use crate::row::{EndpointSelector, MatchedEndpoints};
 use crate::row::{Erase, Erasure, ErasureStep, ExportAsked};
 use crate::{
     Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
@@ -166,12 +167,26 @@ impl Directory for MemoryStore {
         Ok(self.lock().list_endpoints(tenant, order, after, limit))
     }
 
+    async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoint_of_lane(lane))
+    }
+
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
         Ok(self.lock().endpoint_named(tenant, &uid))
     }
 
-    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        Ok(self.lock().endpoints_after(tenant, None, ENDPOINTS_LISTED_MAX + 1))
+    async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
+        Ok(Arc::new(self.lock().endpoints_after(tenant, None, ENDPOINTS_LISTED_MAX + 1)))
+    }
+
+    async fn endpoints_matching(
+        &self,
+        tenant: TenantId,
+        selector: EndpointSelector,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<MatchedEndpoints, StoreError> {
+        Ok(self.lock().endpoints_matching(tenant, &selector, after, limit as usize))
     }
 
     async fn endpoints_after(

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
+use posthaste_core::cut::EndpointChange;
 use posthaste_core::flow::bucket::Rate;
-use posthaste_core::id::{EndpointId, OriginId, TenantId};
+use posthaste_core::id::{EndpointId, LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
 use posthaste_core::time::Timestamp;
@@ -29,13 +29,12 @@ pub enum EndpointStatus {
     Deleted,
 }
 
-impl EndpointStatus {
-    /// What a cut of its lane makes of an endpoint.
-    pub(crate) fn after_cut(cause: Cause) -> Option<Self> {
-        match cause {
-            Cause::EndpointGone => Some(Self::Gone),
-            Cause::EndpointDeleted => Some(Self::Deleted),
-            _ => None,
+impl From<EndpointChange> for EndpointStatus {
+    fn from(change: EndpointChange) -> Self {
+        match change {
+            EndpointChange::Gone => Self::Gone,
+            EndpointChange::Disabled => Self::Disabled(DisabledBy::Receiver),
+            EndpointChange::Deleted => Self::Deleted,
         }
     }
 }
@@ -97,11 +96,80 @@ pub struct EndpointTls {
     pub client_key: Option<String>,
 }
 
+/// Where an endpoint's messages go, and what its channel needs to send them there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EndpointTarget {
+    /// A server that takes signed POSTs.
+    Webhook(WebhookTarget),
+}
+
+impl EndpointTarget {
+    /// The URL that requests go to.
+    pub fn url(&self) -> &str {
+        match self {
+            Self::Webhook(webhook) => &webhook.url,
+        }
+    }
+
+    /// How many bytes it has beyond its URL.
+    fn extra_bytes(&self) -> usize {
+        match self {
+            Self::Webhook(WebhookTarget { headers, tls: EndpointTls { ca, client_cert, client_key }, .. }) => {
+                let texts = [ca, client_cert, client_key].into_iter().flatten().map(String::len);
+                texts.chain(headers.iter().map(|(name, value)| name.len() + value.len())).sum()
+            }
+        }
+    }
+}
+
+/// What the owner of a webhook endpoint says of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WebhookTarget {
+    /// Where to.
+    pub url: String,
+    /// Headers that are sent along.
+    pub headers: Vec<(String, String)>,
+    /// What it signs with, newest first.
+    pub secrets: Vec<SigningSecret>,
+    /// Whom it trusts, and who we are to it.
+    pub tls: EndpointTls,
+    /// What chosen statuses mean, as (`404`, `retry`).
+    pub status_overrides: Vec<(String, String)>,
+}
+
+impl WebhookTarget {
+    /// One at this URL with these secrets.
+    pub fn signing(url: impl Into<String>, secrets: Vec<SigningSecret>) -> Self {
+        Self { url: url.into(), secrets, ..Self::default() }
+    }
+}
+
+impl From<WebhookTarget> for EndpointTarget {
+    fn from(webhook: WebhookTarget) -> Self {
+        Self::Webhook(webhook)
+    }
+}
+
+impl From<String> for EndpointTarget {
+    /// A webhook at this URL that signs nothing yet.
+    fn from(url: String) -> Self {
+        WebhookTarget::signing(url, Vec::new()).into()
+    }
+}
+
+impl From<&str> for EndpointTarget {
+    fn from(url: &str) -> Self {
+        url.to_owned().into()
+    }
+}
+
 /// A place messages are delivered to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
     /// Its id.
     pub id: EndpointId,
+    /// The lane its deliveries wait in, which no other endpoint has.
+    pub lane: LaneId,
     /// Whose.
     pub tenant: TenantId,
     /// When it was made.
@@ -116,12 +184,8 @@ pub struct Endpoint {
     pub description: Option<String>,
     /// What messages can be addressed to.
     pub tags: Vec<String>,
-    /// Where to.
-    pub url: String,
-    /// Headers that are sent along.
-    pub headers: Vec<(String, String)>,
-    /// What it signs with, newest first.
-    pub secrets: Vec<SigningSecret>,
+    /// Where to, by its channel.
+    pub target: EndpointTarget,
     /// Which events it wants; none means all.
     pub event_types: Vec<String>,
     /// The name of its retry policy; its tenant's where it names none.
@@ -140,19 +204,22 @@ pub struct Endpoint {
     pub max_in_flight: u16,
     /// Whose clock off-peak windows go by, where it is not the tenant's.
     pub time_zone: Option<String>,
-    /// Whom it trusts, and who we are to it.
-    pub tls: EndpointTls,
-    /// What chosen statuses mean, as (`404`, `retry`).
-    pub status_overrides: Vec<(String, String)>,
     /// Whether it takes messages.
     pub status: EndpointStatus,
 }
 
 impl Endpoint {
     /// One that takes every event, first in, first out, 64 at once.
-    pub fn new(id: EndpointId, tenant: TenantId, at: Timestamp, url: impl Into<String>) -> Self {
+    pub fn new(
+        id: EndpointId,
+        lane: LaneId,
+        tenant: TenantId,
+        at: Timestamp,
+        target: impl Into<EndpointTarget>,
+    ) -> Self {
         Self {
             id,
+            lane,
             tenant,
             at,
             version: 0,
@@ -160,9 +227,7 @@ impl Endpoint {
             subject: None,
             description: None,
             tags: Vec::new(),
-            url: url.into(),
-            headers: Vec::new(),
-            secrets: Vec::new(),
+            target: target.into(),
             event_types: Vec::new(),
             policy: None,
             ttl: None,
@@ -172,18 +237,13 @@ impl Endpoint {
             on_dead: OnDead::Skip,
             max_in_flight: 64,
             time_zone: None,
-            tls: EndpointTls::default(),
-            status_overrides: Vec::new(),
             status: EndpointStatus::Active,
         }
     }
 
     /// Whether it is too large to be kept in memory beside thousands of others: it is read when it is needed.
     pub fn is_large(&self) -> bool {
-        let EndpointTls { ca, client_cert, client_key } = &self.tls;
-        let texts = [ca, client_cert, client_key].into_iter().flatten().map(String::len);
-        let headers = self.headers.iter().map(|(name, value)| name.len() + value.len());
-        texts.chain(headers).sum::<usize>() > LARGE_BYTES
+        self.target.extra_bytes() > LARGE_BYTES
     }
 
     /// Whether deliveries are made for it, though they may have to wait.
@@ -206,8 +266,8 @@ impl Endpoint {
             order: self.order,
             on_dead: self.on_dead,
             max_in_flight: self.max_in_flight,
-            origin: Some(origin(&self.url)),
-            ..LaneSettings::new(self.id.into(), self.tenant, policy)
+            origin: Some(origin(self.target.url())),
+            ..LaneSettings::new(self.lane, self.tenant, policy)
         };
         match self.rate {
             None => settings,
@@ -219,7 +279,7 @@ impl Endpoint {
 
     /// What is left of one that was deleted: nothing that anybody chose.
     pub(crate) fn tombstone(&self) -> Self {
-        let bare = Self::new(self.id, self.tenant, self.at, String::new());
+        let bare = Self::new(self.id, self.lane, self.tenant, self.at, String::new());
         let Self { version, order, on_dead, max_in_flight, .. } = *self;
         Self { version, order, on_dead, max_in_flight, status: EndpointStatus::Deleted, ..bare }
     }

@@ -15,9 +15,6 @@ use super::idempotency::Before;
 use super::replay::{Missing, Skips};
 use super::{FirstAnswer, Message, NewDelivery};
 
-/// Deliveries that one chunk makes at most.
-pub const CHUNK_MAX: usize = 1_000;
-
 /// Work that makes deliveries, chunk by chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -190,8 +187,6 @@ pub enum JobQuery {
     FanOuts,
     /// A tenant's replays among them.
     ReplaysOf(TenantId),
-    /// A tenant's, whatever became of them.
-    Of(TenantId),
     /// A tenant's replays, whatever became of them.
     Replays(TenantId, ListOrder),
     /// Everybody's replays, whatever became of them.
@@ -209,7 +204,7 @@ pub struct Chunk {
     pub from: JobCursor,
     /// Where it stands afterwards.
     pub to: JobCursor,
-    /// The deliveries, by id; at most [`CHUNK_MAX`].
+    /// The deliveries, by id.
     pub deliveries: Vec<Spread>,
     /// What was passed over on the way.
     pub skipped: Skips,

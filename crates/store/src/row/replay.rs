@@ -364,7 +364,7 @@ impl Job {
         };
         ended.id.0 < self.id.0
             && at <= self.at
-            && filter.endpoint.is_none_or(|endpoint| ended.lane.endpoint() == endpoint)
+            && filter.endpoint.is_none_or(|endpoint| ended.endpoint == endpoint)
             && filter.cause.is_none_or(|asked| ended.state.cause() == Some(asked) || last == Some(asked))
             && filter.tier.is_none_or(|tier| tier == ended.tier)
             && filter.has_time(at)

@@ -46,7 +46,7 @@ impl<'c> Accept<'c> {
                 "INSERT INTO delivery (",
                 delivery_columns!("due_ms"),
                 ", place, collapse, mac) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ",
-                "?17, ?18, ?19)"
+                "?17, ?18, ?19, ?20)"
             ))?,
         })
     }

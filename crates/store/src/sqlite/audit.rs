@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use posthaste_core::id::{DeliveryId, LaneId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
@@ -253,14 +253,18 @@ fn too_long(folder: &Path) -> StoreError {
 }
 
 /// What the tables have of what an entry tells.
-fn look_up(conn: &Connection, owners: &mut BTreeMap<LaneId, TenantId>, entry: &Entry) -> Result<Archived, StoreError> {
-    let (found, lane) = match entry {
-        Entry::Ended { delivery, lane, .. } => (ended(conn, *delivery, entry)?, lane),
-        Entry::Attempted { delivery, lane, attempt } => (tried(conn, *delivery, attempt, false)?, lane),
-        Entry::Late { delivery, lane, attempt } => (tried(conn, *delivery, attempt, true)?, lane),
+fn look_up(
+    conn: &Connection,
+    owners: &mut BTreeMap<EndpointId, TenantId>,
+    entry: &Entry,
+) -> Result<Archived, StoreError> {
+    let (found, endpoint) = match entry {
+        Entry::Ended { delivery, endpoint, .. } => (ended(conn, *delivery, entry)?, endpoint),
+        Entry::Attempted { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, false)?, endpoint),
+        Entry::Late { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, true)?, endpoint),
         _ => return Ok(Archived::Fits),
     };
-    found.map_or_else(|| owner(conn, owners, *lane).map(Archived::Missing), Ok)
+    found.map_or_else(|| owner(conn, owners, *endpoint).map(Archived::Missing), Ok)
 }
 
 fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Archived>, StoreError> {

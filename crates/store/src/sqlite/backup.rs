@@ -15,8 +15,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,13 +23,11 @@ use posthaste_crypto::digest::{Digest, Sha256};
 use posthaste_crypto::hex;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
-use tokio::sync::oneshot;
 
 use super::erasures_file::ERASURES;
 use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, sync_folder};
 use super::reading::Reading;
-use super::thread::Joined;
-use super::{Sqlite, audit, failed, fault, journal, rotation, vault};
+use super::{audit, failed, fault, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
 
@@ -146,42 +142,6 @@ pub fn back_up(
     }
     part.put_in_place(to)?;
     Ok(manifest)
-}
-
-impl Sqlite {
-    /// The same for a store that is open, in a thread of its own. Whoever stops waiting gives it up.
-    pub async fn back_up(
-        &self,
-        to: PathBuf,
-        now: Timestamp,
-        mut say: impl FnMut(Progress) + Send + 'static,
-    ) -> Result<Manifest, NotCopied> {
-        let folder = self.shared.path.clone();
-        let (tell, told) = oneshot::channel();
-        let waits = Waits(Arc::new(AtomicBool::new(true)));
-        let (goes_on, shared) = (Arc::clone(&waits.0), Arc::clone(&self.shared));
-        let thread = Joined::spawn("store-backup", move || {
-            let copied = back_up(&folder, &to, now, |progress| {
-                say(progress);
-                // A full disk needs the log to be short.
-                goes_on.load(Ordering::Relaxed) && shared.stopped.get().is_none() && !shared.reserve.is_given_up()
-            });
-            _ = tell.send(copied);
-        })?;
-        let copied = told.await;
-        drop(waits);
-        drop(thread);
-        copied.unwrap_or(Err(NotCopied::Store(StoreError::Stopped)))
-    }
-}
-
-/// Somebody who waits for an answer.
-struct Waits(Arc<AtomicBool>);
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
 }
 
 fn take_lock(folder: &Path) -> Result<File, NotCopied> {

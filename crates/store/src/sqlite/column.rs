@@ -1,7 +1,7 @@
 //! How fields stand in columns, in which order. The numbers are those of [`crate::number`].
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_core::time::Timestamp;
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement};
@@ -15,7 +15,7 @@ use crate::row::Attempt;
 macro_rules! delivery_columns {
     ($at:literal) => {
         concat!(
-            "id, back, lane, tier, state, ",
+            "id, back, endpoint, lane, tier, state, ",
             $at,
             ", cause, attempts, born_ms, expiry, expires_ms, previous_wait_us, limited_in_a_row, last_cause, ",
             "ack_within_us, compact"
@@ -25,7 +25,7 @@ macro_rules! delivery_columns {
 pub(super) use delivery_columns;
 
 /// How many columns [`bind_delivery`] binds.
-pub(super) const DELIVERY_COLUMNS: usize = 16;
+pub(super) const DELIVERY_COLUMNS: usize = 17;
 
 /// Binds a delivery to the first parameters of a statement.
 pub(super) fn bind_delivery(sql: &mut Statement<'_>, delivery: &Delivery) -> rusqlite::Result<()> {
@@ -33,20 +33,21 @@ pub(super) fn bind_delivery(sql: &mut Statement<'_>, delivery: &Delivery) -> rus
     let (expiry, expires) = expiry_columns(delivery.expiry);
     sql.raw_bind_parameter(1, key(delivery.id.0))?;
     sql.raw_bind_parameter(2, key(delivery.id.0).wrapping_sub(key(delivery.message.0)))?;
-    sql.raw_bind_parameter(3, key(delivery.lane.0))?;
-    sql.raw_bind_parameter(4, tier_number(delivery.tier))?;
-    sql.raw_bind_parameter(5, state)?;
-    sql.raw_bind_parameter(6, at.map(Timestamp::as_millis))?;
-    sql.raw_bind_parameter(7, cause.map(cause_number))?;
-    sql.raw_bind_parameter(8, delivery.attempts)?;
-    sql.raw_bind_parameter(9, delivery.born.as_millis())?;
-    sql.raw_bind_parameter(10, expiry)?;
-    sql.raw_bind_parameter(11, expires.map(Timestamp::as_millis))?;
-    sql.raw_bind_parameter(12, delivery.previous_wait.map(micros))?;
-    sql.raw_bind_parameter(13, delivery.limited_in_a_row)?;
-    sql.raw_bind_parameter(14, delivery.last_cause.map(cause_number))?;
-    sql.raw_bind_parameter(15, delivery.ack_within.map(micros))?;
-    sql.raw_bind_parameter(16, compact_number(delivery.compact))
+    sql.raw_bind_parameter(3, key(delivery.endpoint.0))?;
+    sql.raw_bind_parameter(4, key(delivery.lane.0))?;
+    sql.raw_bind_parameter(5, tier_number(delivery.tier))?;
+    sql.raw_bind_parameter(6, state)?;
+    sql.raw_bind_parameter(7, at.map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(8, cause.map(cause_number))?;
+    sql.raw_bind_parameter(9, delivery.attempts)?;
+    sql.raw_bind_parameter(10, delivery.born.as_millis())?;
+    sql.raw_bind_parameter(11, expiry)?;
+    sql.raw_bind_parameter(12, expires.map(Timestamp::as_millis))?;
+    sql.raw_bind_parameter(13, delivery.previous_wait.map(micros))?;
+    sql.raw_bind_parameter(14, delivery.limited_in_a_row)?;
+    sql.raw_bind_parameter(15, delivery.last_cause.map(cause_number))?;
+    sql.raw_bind_parameter(16, delivery.ack_within.map(micros))?;
+    sql.raw_bind_parameter(17, compact_number(delivery.compact))
 }
 
 /// Reads the first columns of a row as a delivery.
@@ -56,19 +57,20 @@ pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
     Ok(Delivery {
         id: DeliveryId(stored_key(id)?),
         message: MessageId(stored_key(message)?),
-        lane: LaneId(stored_key(get(row, 2)?)?),
-        tier: stored_tier(get(row, 3)?)?,
-        state: join(get(row, 4)?, get(row, 5)?, optional(row, 6, stored_cause)?)?,
-        attempts: get(row, 7)?,
-        born: Timestamp::from_millis(get(row, 8)?),
-        expiry: stored_expiry(get(row, 9)?, get(row, 10)?)?,
-        previous_wait: get::<Option<i64>>(row, 11)?.map(stored_micros),
-        limited_in_a_row: get(row, 12)?,
-        last_cause: optional(row, 13, stored_cause)?,
-        ack_within: get::<Option<i64>>(row, 14)?.map(stored_micros),
+        endpoint: EndpointId(stored_key(get(row, 2)?)?),
+        lane: LaneId(stored_key(get(row, 3)?)?),
+        tier: stored_tier(get(row, 4)?)?,
+        state: join(get(row, 5)?, get(row, 6)?, optional(row, 7, stored_cause)?)?,
+        attempts: get(row, 8)?,
+        born: Timestamp::from_millis(get(row, 9)?),
+        expiry: stored_expiry(get(row, 10)?, get(row, 11)?)?,
+        previous_wait: get::<Option<i64>>(row, 12)?.map(stored_micros),
+        limited_in_a_row: get(row, 13)?,
+        last_cause: optional(row, 14, stored_cause)?,
+        ack_within: get::<Option<i64>>(row, 15)?.map(stored_micros),
         // Known to the owner's memory only: what is recorded has already applied it.
         receipt_kept: false,
-        compact: stored_compact(get(row, 15)?)?,
+        compact: stored_compact(get(row, 16)?)?,
     })
 }
 

@@ -1,18 +1,17 @@
 //! Cuts in force: one row each, however many deliveries they end.
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
 use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
+use super::endpoint::Turned;
 use super::{endpoint, failed, job};
 use crate::StoreError;
-use crate::row::EndpointStatus;
 
 /// Puts a cut in force, merged with the one of the same scope if there is one. Says which endpoint
-/// of whom it turned, and into what, if it did.
-pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, TenantId, EndpointStatus)>, StoreError> {
+/// it turned, if it did.
+pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<Turned>, StoreError> {
     let doing = failed("put a cut in force");
     match find(conn, cut.scope)? {
         Some(mut found) => {
@@ -24,9 +23,8 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<(EndpointId, Te
     if let Scope::Message(message) = cut.scope {
         job::end_fan_out(conn, message)?;
     }
-    let (Scope::Lane(lane), Some(status)) = (cut.scope, EndpointStatus::after_cut(cut.cause)) else { return Ok(None) };
-    let turned = endpoint::turn(conn, lane.endpoint(), status).map_err(&doing)?;
-    Ok(turned.map(|(endpoint, tenant)| (endpoint, tenant, status)))
+    let Some((endpoint, change)) = cut.endpoint else { return Ok(None) };
+    endpoint::turn(conn, endpoint, change.into()).map_err(&doing)
 }
 
 /// The row of a cut. What it spared is added to what is spared already.
@@ -78,5 +76,6 @@ fn stored(row: &Row<'_>) -> Result<Cut, StoreError> {
         cause: stored_cause(get(row, 3)?)?,
         at: Timestamp::from_millis(get(row, 4)?),
         spared: Vec::new(),
+        endpoint: None,
     })
 }

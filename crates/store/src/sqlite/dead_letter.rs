@@ -139,7 +139,7 @@ impl<'c> Files<'c> {
         let State::Dead { at, cause } = delivery.state else { return Ok(()) };
         self.insert.raw_bind_parameter(1, key(delivery.id.0))?;
         self.insert.raw_bind_parameter(2, key(delivery.message.0))?;
-        self.insert.raw_bind_parameter(3, key(delivery.lane.endpoint().0))?;
+        self.insert.raw_bind_parameter(3, key(delivery.endpoint.0))?;
         self.insert.raw_bind_parameter(4, tier_number(delivery.tier))?;
         self.insert.raw_bind_parameter(5, cause_number(cause))?;
         self.insert.raw_bind_parameter(6, delivery.attempts)?;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -50,21 +50,21 @@ pub(super) fn followed(conn: &Connection) -> Result<Followed, StoreError> {
     Ok(Followed { followed, following: (following > followed).then_some(following) })
 }
 
-/// Whose a lane is; the tenant 0 when nobody knows. What could not be read is not remembered.
+/// The tenant of an endpoint; tenant 0 when the endpoint is not in the store. What could not be read is not remembered.
 pub(super) fn owner(
     conn: &Connection,
-    owners: &mut BTreeMap<LaneId, TenantId>,
-    lane: LaneId,
+    owners: &mut BTreeMap<EndpointId, TenantId>,
+    endpoint: EndpointId,
 ) -> Result<TenantId, StoreError> {
-    if let Some(known) = owners.get(&lane) {
+    if let Some(known) = owners.get(&endpoint) {
         return Ok(*known);
     }
     let found: Option<i64> = conn
         .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
-        .and_then(|mut sql| sql.query_row([key(lane.endpoint().0)], |row| row.get(0)).optional())
+        .and_then(|mut sql| sql.query_row([key(endpoint.0)], |row| row.get(0)).optional())
         .map_err(failed("look whose an endpoint is"))?;
     let owner = TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0));
-    owners.insert(lane, owner);
+    owners.insert(endpoint, owner);
     Ok(owner)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     let to = slice.to.cast_signed();
     let mut mark = conn.prepare_cached("UPDATE meta SET value = ?2 WHERE key = ?1")?;
     mark.execute(("following", to))?;
-    let mut delivery = conn.prepare_cached("INSERT OR IGNORE INTO history (lane, delivery) VALUES (?1, ?2)")?;
+    let mut delivery = conn.prepare_cached("INSERT OR IGNORE INTO history (endpoint, delivery) VALUES (?1, ?2)")?;
     let mut name = conn.prepare_cached("INSERT OR IGNORE INTO name (kind, hidden, message) VALUES (?1, ?2, ?3)")?;
     let mut pending = conn.prepare_cached(
         "INSERT INTO queue_count (lane, tier, pending, upto) VALUES (?1, ?2, ?3, ?4)
@@ -92,7 +92,7 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     )?;
     for fact in &slice.facts {
         match *fact {
-            Fact::Delivery(lane, id) => delivery.execute((key(lane.0), key(id.0)))?,
+            Fact::Delivery(endpoint, id) => delivery.execute((key(endpoint.0), key(id.0)))?,
             Fact::Named(kind, hidden, message) => name.execute((kind_number(kind), hidden.0, key(message.0)))?,
             Fact::Pending(lane, tier, more) => pending.execute((key(lane.0), tier_number(tier), more, to))?,
             Fact::Depth(counted, more) => depth.execute((depth_number(counted), more, to))?,
@@ -113,38 +113,38 @@ fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError
     let mut owners = BTreeMap::new();
     journal::each(conn, after, |row| {
         for entry in row.entries() {
-            derived.add(&entry?, |lane| owner(conn, &mut owners, lane))?;
+            derived.add(&entry?, |endpoint| owner(conn, &mut owners, endpoint))?;
         }
         Ok(Then::GoOn)
     })?;
     Ok(derived)
 }
 
-/// The ids of a lane's deliveries that the history does not know yet.
-pub(super) fn unfollowed(conn: &Connection, lane: LaneId) -> Result<BTreeSet<i64>, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed, Only::Lane(lane))?;
+/// The ids of an endpoint's deliveries that the history does not know yet.
+pub(super) fn unfollowed(conn: &Connection, endpoint: EndpointId) -> Result<BTreeSet<i64>, StoreError> {
+    let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
     Ok(derived.deliveries.into_iter().map(|(_, id)| key(id.0)).collect())
 }
 
 /// The ids of an endpoint's deliveries from behind one, as many as are looked at and one more.
-pub(super) fn of_lane(
+pub(super) fn of_endpoint(
     conn: &Connection,
-    lane: LaneId,
+    endpoint: EndpointId,
     order: ListOrder,
     after: Option<DeliveryId>,
 ) -> Result<Vec<DeliveryId>, StoreError> {
-    let derived = tail(conn, followed(conn)?.followed, Only::Lane(lane))?;
+    let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
     let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
     let sql = match order {
         ListOrder::NewestFirst => {
-            "SELECT delivery FROM history WHERE lane = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
+            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
         }
         ListOrder::OldestFirst => {
-            "SELECT delivery FROM history WHERE lane = ?1 AND delivery > ?2 ORDER BY delivery LIMIT ?3"
+            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery > ?2 ORDER BY delivery LIMIT ?3"
         }
     };
     let from = beyond(order, after.map(|id| key(id.0)));
-    let known = column(conn, sql, (key(lane.0), from, HISTORY_LOOKED_MAX + 1))?;
+    let known = column(conn, sql, (key(endpoint.0), from, HISTORY_LOOKED_MAX + 1))?;
     Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
@@ -320,6 +320,7 @@ mod tests {
     use super::*;
     use crate::journal::Entry;
 
+    const ENDPOINT: EndpointId = EndpointId::from_raw(71);
     const LANE: LaneId = LaneId::from_raw(1);
     const TENANT: TenantId = TenantId::from_raw(9);
     const NAME: Hidden = Hidden([7; 16]);
@@ -345,7 +346,10 @@ mod tests {
                 digest: [0; 32],
                 subject: None,
                 correlation: Some(NAME),
-                deliveries: vec![(LANE, Tier::Promotional), (LaneId::from_raw(2), Tier::Engagement)],
+                deliveries: vec![
+                    (ENDPOINT, LANE, Tier::Promotional),
+                    (EndpointId::from_raw(72), LaneId::from_raw(2), Tier::Engagement),
+                ],
             });
             journal.write().expect("it is written");
             journal.committed();
@@ -353,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_lane_is_is_not_guessed_when_it_cannot_be_read() {
+    fn owner_of_an_endpoint_is_not_guessed_when_the_read_fails() {
         let conn = Connection::open_in_memory().expect("memory is there");
         let mut owners = BTreeMap::new();
-        owner(&conn, &mut owners, LANE).expect_err("there is no table");
+        owner(&conn, &mut owners, ENDPOINT).expect_err("there is no table");
         assert!(owners.is_empty(), "and nothing is remembered");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        assert_eq!(owner(&conn, &mut owners, LANE).expect("it reads"), TenantId::from_raw(0), "nobody's");
+        assert_eq!(owner(&conn, &mut owners, ENDPOINT).expect("it reads"), TenantId::from_raw(0), "nobody's");
     }
 
     #[test]

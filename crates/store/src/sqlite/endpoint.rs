@@ -1,14 +1,12 @@
-//! Endpoints, and those of them that are kept in memory: every accept asks for its tenant's.
-//!
-//! Invariant: what is kept is what was committed last. A change forgets what it touched before it
-//! is answered, and what was read before a change is not kept after it.
+//! Endpoints, as they are written and found.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+mod kept;
+mod listed;
+mod matching;
+
+use std::sync::Arc;
 
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::id_map::IdMap;
-use posthaste_core::queue::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -18,15 +16,17 @@ use super::column::{
     stored_order, stored_status,
 };
 use super::request::{PutEndpoint, Request};
-use super::sealed::{self, endpoint::SealedEndpoint};
-use super::vault::Vault;
-use super::{Sqlite, failed};
+use super::sealed::endpoint::{EndpointNames, NAME_BYTES, SealedEndpoint};
+use super::vault::{self, Vault};
+use super::{Sqlite, failed, sealed};
 use crate::journal;
-use crate::row::{Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Idempotency, ListOrder, SecretAct, Session};
+use crate::row::{
+    Act, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder, MatchedEndpoints,
+    SecretAct, Session,
+};
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
-/// Endpoints kept in memory, at about 1 KiB each, and none that is large; beyond it all are forgotten and read again.
-const KEPT_MAX: usize = 16_384;
+pub(super) use kept::{CommittedChange, Kept};
 
 impl Directory for Sqlite {
     async fn put_endpoint(
@@ -75,6 +75,17 @@ impl Directory for Sqlite {
         Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
+    async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        let (mut found, _) = self.shared.kept.by_lanes(&[lane]);
+        if let Some(entry) = found.pop() {
+            return Ok(Some(entry.endpoint));
+        }
+        let read_at = self.shared.kept.changes();
+        let vault = Arc::clone(&self.shared.vault);
+        let read = self.readers.read(move |conn| read_lanes(conn, &vault, &[lane])).await?;
+        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+    }
+
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
@@ -90,7 +101,7 @@ impl Directory for Sqlite {
         self.readers.read(read).await
     }
 
-    async fn endpoints(&self, tenant: TenantId) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+    async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
         if let Some(list) = self.shared.kept.of_tenant(tenant) {
             return Ok(list);
         }
@@ -98,7 +109,35 @@ impl Directory for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, None, ENDPOINTS_LISTED_MAX + 1);
         let read = self.readers.read(read).await?;
+        self.shared.kept.count_rows(read.len());
         Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
+    }
+
+    async fn endpoints_matching(
+        &self,
+        tenant: TenantId,
+        selector: EndpointSelector,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<MatchedEndpoints, StoreError> {
+        let (shared, read_at) = (Arc::clone(&self.shared), self.shared.kept.changes());
+        let (keys, limit) = (matching::Keys::of(shared.vault.lookups(), tenant, &selector), limit as usize);
+        let read = move |conn: &Connection| matching::read(conn, &shared, &keys, after, limit);
+        let matching::Candidates { mut known, read, next, rows } = self.readers.read(read).await?;
+        self.shared.kept.count_rows(rows);
+        // A walk over many pages would drive out what is in use.
+        if after.is_none() && next.is_none() {
+            known.extend(self.shared.kept.keep(read_at, read).into_iter().map(|entry| entry.endpoint));
+        } else {
+            known.extend(read.into_iter().map(Arc::new));
+        }
+        // The file's word for it is not enough, and what is in memory may be newer than what was read.
+        let is_meant = |endpoint: &Arc<Endpoint>| {
+            endpoint.tenant == tenant && endpoint.status != EndpointStatus::Deleted && selector.matches(endpoint)
+        };
+        known.retain(is_meant);
+        known.sort_unstable_by_key(|endpoint| endpoint.id);
+        Ok(MatchedEndpoints { endpoints: known, next })
     }
 
     async fn list_endpoints(
@@ -149,8 +188,8 @@ impl Sqlite {
         let key = self.key_of(sealed::endpoint::whose(vault, &endpoint)).await?;
         let put = PutEndpoint {
             sealed: SealedEndpoint::new(vault, &endpoint, &key, once.as_ref()),
-            uid: endpoint.uid.as_deref().map(|uid| sealed::endpoint::hide_uid(vault.lookups(), endpoint.tenant, uid)),
-            endpoint,
+            names: EndpointNames::new(vault.lookups(), &endpoint),
+            endpoint: Arc::new(endpoint),
             once,
             act,
             note,
@@ -171,81 +210,144 @@ pub(super) struct Before {
     pub(super) tenant: TenantId,
     version: u32,
     is_deleted: bool,
+    tags: Vec<u8>,
+    /// Empty once the endpoint is deleted.
+    sealed: Vec<u8>,
 }
 
 pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Option<Before>> {
-    conn.prepare_cached("SELECT tenant, version, status FROM endpoint WHERE id = ?1")?
+    conn.prepare_cached("SELECT tenant, version, status, tags, sealed FROM endpoint WHERE id = ?1")?
         .query_row([key(id.0)], |row| {
             let tenant = TenantId::from_raw(row.get::<_, i64>(0)?.unsigned_abs());
             let is_deleted = row.get::<_, u8>(2)? == status_number(EndpointStatus::Deleted);
-            Ok(Before { tenant, version: row.get(1)?, is_deleted })
+            let tags = row.get::<_, Option<Vec<u8>>>(3)?.unwrap_or_default();
+            Ok(Before { tenant, version: row.get(1)?, is_deleted, tags, sealed: row.get(4)? })
         })
         .optional()
 }
 
-/// Whether this is the next version of what is there, and nobody else has its uid.
+/// Whether this is the next version of what is there, and no other endpoint has its uid. An endpoint of somebody who
+/// was erased is not there, although its row may still be: it is never changed, and its uid is free.
 pub(super) fn may_put(
     conn: &Connection,
     endpoint: &Endpoint,
     before: Option<&Before>,
     uid: Option<&Digest>,
-) -> rusqlite::Result<EndpointPut> {
+) -> Result<EndpointPut, StoreError> {
     let next = before.map_or(0, |before| before.version + 1);
     if endpoint.version != next || before.is_some_and(|before| before.is_deleted) {
         return Ok(EndpointPut::Stale);
     }
+    if let Some(before) = before
+        && !vault::can_open(conn, &before.sealed)?
+    {
+        return Ok(EndpointPut::Stale);
+    }
     let Some(uid) = uid else { return Ok(EndpointPut::Done) };
-    let holder: Option<i64> =
-        conn.prepare_cached("SELECT id FROM endpoint WHERE uid = ?1")?.query_row([uid], |row| row.get(0)).optional()?;
-    let is_taken = holder.is_some_and(|holder| holder != key(endpoint.id.0));
-    Ok(if is_taken { EndpointPut::UidTaken } else { EndpointPut::Done })
+    let doing = failed("look who has a uid");
+    let holder: Option<(i64, Vec<u8>)> = conn
+        .prepare_cached(BY_UID)
+        .and_then(|mut sql| sql.query_row([uid], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+        .map_err(&doing)?;
+    match holder {
+        Some((id, sealed)) if id != key(endpoint.id.0) => {
+            if vault::can_open(conn, &sealed)? {
+                return Ok(EndpointPut::UidTaken);
+            }
+            conn.prepare_cached("UPDATE endpoint SET uid = NULL WHERE id = ?1")
+                .and_then(|mut sql| sql.execute([id]))
+                .map_err(&doing)?;
+            Ok(EndpointPut::Done)
+        }
+        _ => Ok(EndpointPut::Done),
+    }
 }
 
-/// Makes or changes an endpoint.
-pub(super) fn put(conn: &Connection, endpoint: &Endpoint, uid: Option<&Digest>, sealed: &[u8]) -> rusqlite::Result<()> {
+/// Makes or changes an endpoint, and what it is found by.
+pub(super) fn put(
+    conn: &Connection,
+    endpoint: &Endpoint,
+    names: &EndpointNames,
+    before: Option<&Before>,
+    sealed: &[u8],
+) -> rusqlite::Result<()> {
+    let tags = names.tags.as_flattened();
+    retag(conn, key(endpoint.id.0), before.map_or(&[], |before| &before.tags), tags)?;
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO endpoint
-           (id, tenant, at_ms, version, uid, sealed, ttl_us, send_order, on_dead, max_in_flight, status)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        // An endpoint keeps its lane for life, and a lane or uid that another endpoint has is an error.
+        "INSERT INTO endpoint
+           (id, lane, tenant, at_ms, version, uid, sealed, ttl_us, send_order, on_dead, max_in_flight, status, subject,
+            tags)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+         ON CONFLICT (id) DO UPDATE SET
+           tenant = ?3, at_ms = ?4, version = ?5, uid = ?6, sealed = ?7, ttl_us = ?8, send_order = ?9, on_dead = ?10,
+           max_in_flight = ?11, status = ?12, subject = ?13, tags = ?14",
     )?
     .execute((
         key(endpoint.id.0),
+        key(endpoint.lane.0),
         key(endpoint.tenant.0),
         endpoint.at.as_millis(),
         endpoint.version,
-        uid,
+        names.uid,
         sealed,
         endpoint.ttl.map(micros),
         order_number(endpoint.order),
         on_dead_number(endpoint.on_dead),
         endpoint.max_in_flight,
         status_number(endpoint.status),
+        names.subject,
+        (!tags.is_empty()).then_some(tags),
     ))
     .map(drop)
 }
 
-/// Gives an endpoint another status, unless it is deleted; says whose it is. One that is deleted keeps nothing
-/// that anybody chose.
-pub(super) fn turn(
-    conn: &Connection,
-    endpoint: EndpointId,
-    status: EndpointStatus,
-) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
-    let keeps = match status {
-        EndpointStatus::Deleted => ", uid = NULL, sealed = x''",
-        _ => "",
-    };
-    let tenant: Option<i64> = conn
-        .prepare_cached(&format!(
-            "UPDATE endpoint SET status = ?2, version = version + 1{keeps} WHERE id = ?1 AND status <> 3 RETURNING tenant"
-        ))?
-        .query_row((key(endpoint.0), status_number(status)), |row| row.get(0))
-        .optional()?;
-    Ok(tenant.and_then(|tenant| u64::try_from(tenant).ok()).map(|tenant| (endpoint, TenantId::from_raw(tenant))))
+/// Moves an endpoint's rows of tags from those it had to those it has, each as a run of hashes.
+pub(super) fn retag(conn: &Connection, endpoint: i64, from: &[u8], to: &[u8]) -> rusqlite::Result<()> {
+    let (had, has) = (from.as_chunks::<NAME_BYTES>().0, to.as_chunks::<NAME_BYTES>().0);
+    for tag in had.iter().filter(|tag| !has.contains(tag)) {
+        conn.prepare_cached("DELETE FROM endpoint_tag WHERE tag = ?1 AND endpoint = ?2")?.execute((tag, endpoint))?;
+    }
+    for tag in has.iter().filter(|tag| !had.contains(tag)) {
+        conn.prepare_cached("INSERT INTO endpoint_tag (tag, endpoint) VALUES (?1, ?2)")?.execute((tag, endpoint))?;
+    }
+    Ok(())
 }
 
-/// Disables an endpoint whose receiver asked for it, if it is active; says whose it is.
-pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<Option<(EndpointId, TenantId)>> {
+/// An endpoint that has another status, as of this version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turned {
+    pub(super) id: EndpointId,
+    pub(super) tenant: TenantId,
+    pub(super) status: EndpointStatus,
+    version: u32,
+}
+
+/// Gives an endpoint another status, unless it is deleted. One that is deleted keeps nothing that anybody chose, and
+/// is found by nothing.
+pub(super) fn turn(conn: &Connection, id: EndpointId, status: EndpointStatus) -> rusqlite::Result<Option<Turned>> {
+    let keeps = match status {
+        EndpointStatus::Deleted => {
+            let before = before(conn, id)?;
+            retag(conn, key(id.0), before.as_ref().map_or(&[], |before| &before.tags), &[])?;
+            ", uid = NULL, subject = NULL, tags = NULL, sealed = x''"
+        }
+        _ => "",
+    };
+    let sql = format!(
+        "UPDATE endpoint SET status = ?2, version = version + 1{keeps} WHERE id = ?1 AND status <> 3
+         RETURNING tenant, version"
+    );
+    conn.prepare_cached(&sql)?
+        .query_row((key(id.0), status_number(status)), |row| {
+            let tenant = TenantId::from_raw(row.get::<_, i64>(0)?.unsigned_abs());
+            Ok(Turned { id, tenant, status, version: row.get(1)? })
+        })
+        .optional()
+}
+
+/// Disables an endpoint whose receiver asked for it, if it is active.
+pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Result<Option<Turned>> {
     let is_active: bool = conn
         .prepare_cached("SELECT 1 FROM endpoint WHERE id = ?1 AND status = ?2")?
         .exists((key(endpoint.0), status_number(EndpointStatus::Active)))?;
@@ -253,14 +355,25 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
 }
 
 /// Those of these endpoints that exist.
-pub(super) fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
+fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
-        found.extend(select(conn, vault, "id = ?1 AND ?2 = ?2 LIMIT ?3", (key(id.0), 0, 1))?);
+        found.extend(select(conn, vault, BY_ID, (key(id.0), 0, 1))?);
     }
     Ok(found)
 }
 
+/// The endpoints of these lanes that exist.
+pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
+    let mut found = Vec::new();
+    for lane in lanes {
+        found.extend(select(conn, vault, BY_LANE, (key(lane.0), 0, 1))?);
+    }
+    Ok(found)
+}
+
+const BY_ID: &str = "id = ?1 AND ?2 = ?2 LIMIT ?3";
+const BY_LANE: &str = "lane = ?1 AND ?2 = ?2 LIMIT ?3";
 const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
 const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC LIMIT ?3";
 const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
@@ -288,7 +401,8 @@ fn select(
     let doing = failed("read endpoints");
     let mut sql = conn
         .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version
+            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version,
+               lane
              FROM endpoint WHERE {which}"
         ))
         .map_err(&doing)?;
@@ -303,6 +417,7 @@ fn select(
 /// One as it was read; none when the key it was sealed under is destroyed.
 fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Endpoint>, StoreError> {
     let (id, tenant) = (EndpointId(stored_key(get(row, 0)?)?), TenantId(stored_key(get(row, 1)?)?));
+    let lane = LaneId(stored_key(get(row, 10)?)?);
     let in_the_open = Endpoint {
         version: get(row, 9)?,
         ttl: get::<Option<i64>>(row, 4)?.map(stored_micros),
@@ -310,7 +425,7 @@ fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<En
         on_dead: stored_on_dead(get(row, 6)?)?,
         max_in_flight: get(row, 7)?,
         status: stored_status(get(row, 8)?)?,
-        ..Endpoint::new(id, tenant, Timestamp::from_millis(get(row, 2)?), "")
+        ..Endpoint::new(id, lane, tenant, Timestamp::from_millis(get(row, 2)?), "")
     };
     if in_the_open.status == EndpointStatus::Deleted {
         return Ok(Some(in_the_open.tombstone()));
@@ -320,148 +435,5 @@ fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<En
     sealed::endpoint::open(&in_the_open, &key, &sealed).map(Some)
 }
 
-/// An endpoint in memory, with what the dispatch loop needs of it.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) endpoint: Arc<Endpoint>,
-    pub(super) lane: Arc<LaneSettings>,
-}
-
-/// Endpoints in memory.
-#[derive(Debug, Default)]
-pub(super) struct Kept(RwLock<Maps>);
-
-#[derive(Debug, Default)]
-struct Maps {
-    changes: Changes,
-    by_id: IdMap<EndpointId, Entry>,
-    by_tenant: IdMap<TenantId, Vec<Arc<Endpoint>>>,
-    /// Over all of `by_tenant`.
-    listed: usize,
-}
-
-/// How many changes there were when something was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes(u64);
-
-impl Kept {
-    /// To be asked before a read whose result is to be kept.
-    pub(super) fn changes(&self) -> Changes {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).changes
-    }
-
-    pub(super) fn get(&self, id: EndpointId) -> Option<Entry> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
-    }
-
-    pub(super) fn of_tenant(&self, tenant: TenantId) -> Option<Vec<Arc<Endpoint>>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_tenant.get(&tenant).cloned()
-    }
-
-    /// The settings of these lanes that are in memory, and the endpoints to read for the others.
-    pub(super) fn lanes(&self, lanes: &[LaneId]) -> (HashMap<LaneId, Arc<LaneSettings>>, Vec<EndpointId>) {
-        let maps = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut found = HashMap::with_capacity(lanes.len());
-        let mut missing = Vec::new();
-        for lane in lanes {
-            match maps.by_id.get(&lane.endpoint()) {
-                Some(entry) => _ = found.insert(*lane, Arc::clone(&entry.lane)),
-                None => missing.push(lane.endpoint()),
-            }
-        }
-        (found, missing)
-    }
-
-    /// Keeps what was read, unless something changed since.
-    pub(super) fn keep(&self, read_at: Changes, endpoints: Vec<Endpoint>) -> Vec<Entry> {
-        let entries: Vec<Entry> = endpoints.into_iter().map(Entry::new).collect();
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if maps.changes == read_at {
-            maps.make_room(entries.len());
-            let small = entries.iter().filter(|entry| !entry.endpoint.is_large());
-            maps.by_id.extend(small.map(|entry| (entry.endpoint.id, entry.clone())));
-        }
-        entries
-    }
-
-    /// Keeps a tenant's endpoints, unless something changed since they were read.
-    pub(super) fn keep_tenant(
-        &self,
-        read_at: Changes,
-        tenant: TenantId,
-        endpoints: Vec<Endpoint>,
-    ) -> Vec<Arc<Endpoint>> {
-        let list: Vec<Arc<Endpoint>> = self.keep(read_at, endpoints).into_iter().map(|entry| entry.endpoint).collect();
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let is_small = list.len() <= KEPT_MAX && !list.iter().any(|endpoint| endpoint.is_large());
-        if maps.changes == read_at && is_small {
-            maps.make_room(list.len());
-            maps.unlist(tenant);
-            maps.listed += list.len();
-            maps.by_tenant.insert(tenant, list.clone());
-        }
-        list
-    }
-
-    /// Forgets a tenant's: it, or somebody it knows, was erased.
-    pub(super) fn forget_tenant(&self, tenant: TenantId) {
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        maps.changes.0 += 1;
-        maps.unlist(tenant);
-        maps.by_id.retain(|_, entry| entry.endpoint.tenant != tenant);
-    }
-
-    /// Forgets what was changed. Called after the commit and before its answer.
-    pub(super) fn forget(&self, changed: &[(EndpointId, TenantId)]) {
-        if changed.is_empty() {
-            return;
-        }
-        let mut maps = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        maps.changes.0 += 1;
-        for (endpoint, tenant) in changed {
-            maps.by_id.remove(endpoint);
-            maps.unlist(*tenant);
-        }
-    }
-}
-
-impl Maps {
-    fn make_room(&mut self, more: usize) {
-        if self.by_id.len() + more > KEPT_MAX || self.listed + more > KEPT_MAX {
-            self.by_id.clear();
-            self.by_tenant.clear();
-            self.listed = 0;
-        }
-    }
-
-    fn unlist(&mut self, tenant: TenantId) {
-        if let Some(list) = self.by_tenant.remove(&tenant) {
-            self.listed -= list.len();
-        }
-    }
-}
-
-impl Entry {
-    fn new(endpoint: Endpoint) -> Self {
-        Self { lane: Arc::new(endpoint.lane_settings()), endpoint: Arc::new(endpoint) }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints_are_found_by_their_indexes() {
-        for (which, expected) in [
-            (OF_TENANT, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid>?)"),
-            (NEWEST_OF_TENANT, "SEARCH endpoint USING INDEX endpoint_tenant (tenant=? AND rowid<?)"),
-            (OLDEST, "SEARCH endpoint USING INTEGER PRIMARY KEY (rowid>?)"),
-            (NEWEST, "SEARCH endpoint USING INTEGER PRIMARY KEY (rowid<?)"),
-        ] {
-            let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {which}"));
-            assert_eq!(plan, expected);
-        }
-        assert_eq!(crate::sqlite::page::plan(BY_UID), "SEARCH endpoint USING INDEX endpoint_uid (uid=?)");
-    }
-}
+mod tests;

@@ -177,19 +177,6 @@ impl Erasures for Sqlite {
 }
 
 impl Sqlite {
-    /// Clears what page splits left in the whole file.
-    pub async fn scrub(&self, session: Session) -> Result<(), StoreError> {
-        let mut behind = Some(0);
-        while let Some(from) = behind {
-            let found = self.readers.read(move |conn| scrub::find(conn, from)).await?;
-            behind = found.next;
-            if !found.pages.is_empty() {
-                self.work(session, scrub::CLEARED, move |conn| scrub::clear(conn, &found.pages)).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Copies the log into the database and cuts it off, so that nothing of what was overwritten is left in it.
     /// `false` when somebody else's read is in the way, or the disk is full: then ask again.
     pub(super) async fn empty_log(&self) -> Result<bool, StoreError> {

@@ -89,7 +89,7 @@ mod tests {
 
     use posthaste_core::cause::Cause;
     use posthaste_core::delivery::Delivery;
-    use posthaste_core::id::{Key, LaneId, Shard};
+    use posthaste_core::id::{EndpointId, Key, LaneId, Shard};
     use posthaste_core::policy::Policy;
     use posthaste_core::queue::{LaneSettings, Place, Record};
     use posthaste_core::state::State;
@@ -106,7 +106,8 @@ mod tests {
     fn message(session: Session, n: u64) -> Accepted {
         let id = MessageId(Key::new(session.writer, 1 + n * 2));
         let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+        let delivery =
+            Delivery::queued(DeliveryId(id.0.plus(1)), id, EndpointId::from_raw(4), lane, Tier::Promotional, NOW);
         let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
         let message = Message { subject: Some(n.to_string()), ..Message::new(id, tenant, NOW, "a body") };
         Accepted::new(message, vec![NewDelivery::new(delivery, Place::Ready, lane)])
@@ -121,7 +122,7 @@ mod tests {
                 place: Place::Delayed,
                 shard: Shard::of(before.lane),
                 pauses_lane: false,
-                ends_endpoint: false,
+                endpoint_change: None,
                 delivery: Delivery { state, attempts: 1, ..before.clone() },
             },
             epoch: session.epoch,

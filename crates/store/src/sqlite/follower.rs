@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::id::{LaneId, TenantId};
+use posthaste_core::id::{EndpointId, TenantId};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
@@ -91,8 +91,8 @@ struct Side {
     conn: Connection,
     requests: WeakSender<Request>,
     behind: Arc<Behind>,
-    /// Whose each lane is, of those seen lately.
-    owners: BTreeMap<LaneId, TenantId>,
+    /// The tenant of each endpoint seen lately.
+    owners: BTreeMap<EndpointId, TenantId>,
 }
 
 /// Owners remembered; beyond it all are forgotten and read again.
@@ -201,7 +201,7 @@ struct Batch {
 fn read(
     conn: &Connection,
     at: derived::Followed,
-    owners: &mut BTreeMap<LaneId, TenantId>,
+    owners: &mut BTreeMap<EndpointId, TenantId>,
 ) -> Result<Batch, StoreError> {
     let mut batch = Batch { derived: Derived::default(), to: None, rows: 0, entries: 0 };
     journal::each(conn, at.followed, |row| {
@@ -209,7 +209,7 @@ fn read(
         std::thread::yield_now();
         for entry in row.entries() {
             let entry = entry?;
-            batch.derived.add(&entry, |lane| derived::owner(conn, owners, lane))?;
+            batch.derived.add(&entry, |endpoint| derived::owner(conn, owners, endpoint))?;
             batch.entries += entry.weight() as u64;
         }
         batch.rows += 1;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_core::cut::{Cut, Scope};
-use posthaste_core::id::{EndpointId, TenantId, WriterId};
+use posthaste_core::id::WriterId;
 use rusqlite::{Connection, Statement};
 
 use super::accept::Accept;
 use super::column::key;
 use super::derived::{self};
+use super::endpoint::{CommittedChange, Turned};
 use super::fault::{is_callers, is_full};
 use super::journal::Journal;
 use super::low::Low;
@@ -23,7 +24,7 @@ use super::vault::{Vault, View};
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
 use crate::journal::Entry;
-use crate::row::{Act, By, DisabledBy, EndpointPut, EndpointStatus, Session, Settlement, Start};
+use crate::row::{Act, By, EndpointPut, Session, Settlement, Start};
 
 /// What runs a group of requests in one transaction.
 pub(super) struct Group<'c> {
@@ -38,8 +39,8 @@ pub(super) struct Group<'c> {
     low: Low<'c>,
     /// Who may write. The folder's lock makes memory enough to know it.
     session: Option<Session>,
-    /// Endpoints changed by this group, with whose they are or were.
-    pub(super) changed: Vec<(EndpointId, TenantId)>,
+    /// What this group changes of endpoints, in the order of its requests.
+    pub(super) changed: Vec<CommittedChange>,
     /// How long the last commit took, its sync included.
     pub(super) commit_took: Duration,
 }
@@ -121,7 +122,7 @@ impl<'c> Group<'c> {
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
             self.conn.execute_batch("SAVEPOINT request").map_err(failed("begin a request"))?;
-            let before = self.journal.entries.len();
+            let (before, changed) = (self.journal.entries.len(), self.changed.len());
             let (keys, destroyed) = (self.vault.being_written(), self.vault.being_destroyed());
             let applied = self.apply(request);
             let end = if applied.is_ok() { "RELEASE request" } else { "ROLLBACK TO request; RELEASE request" };
@@ -129,6 +130,7 @@ impl<'c> Group<'c> {
                 Err(error) if !is_callers(&error) => return Err(error),
                 Err(error) => {
                     self.journal.entries.truncate(before);
+                    self.changed.truncate(changed);
                     self.vault.not_written(keys);
                     self.vault.spare(destroyed);
                     refused.push((place, error));
@@ -195,9 +197,8 @@ impl<'c> Group<'c> {
 
     fn cut(&mut self, cut: &Cut, by: Option<By>, ended: &mut Option<u64>) -> Result<(), StoreError> {
         self.journal.entries.push(&Entry::cut(cut, by));
-        if let Some((endpoint, tenant, status)) = cut::put(self.conn, cut)? {
-            self.journal.entries.push(&Entry::turned(endpoint, tenant, status, Act { at: cut.at, by }));
-            self.changed.push((endpoint, tenant));
+        if let Some(turned) = cut::put(self.conn, cut)? {
+            self.turned(turned, Act { at: cut.at, by });
         }
         // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
         if let Scope::Message(_) = cut.scope {
@@ -210,25 +211,29 @@ impl<'c> Group<'c> {
     fn disable_where_asked(&mut self, settlements: &[Settlement]) -> rusqlite::Result<()> {
         for settlement in settlements {
             let Some(at) = settlement.asked_to_disable() else { continue };
-            let endpoint = settlement.record.delivery.lane.endpoint();
-            if let Some((endpoint, tenant)) = endpoint::disable(self.conn, endpoint)? {
-                let status = EndpointStatus::Disabled(DisabledBy::Receiver);
-                self.journal.entries.push(&Entry::turned(endpoint, tenant, status, Act::at(at)));
-                self.changed.push((endpoint, tenant));
+            let endpoint = settlement.record.delivery.endpoint;
+            if let Some(turned) = endpoint::disable(self.conn, endpoint)? {
+                self.turned(turned, Act::at(at));
             }
         }
         Ok(())
     }
 
+    /// Notes that an endpoint has another status.
+    fn turned(&mut self, turned: Turned, act: Act) {
+        self.journal.entries.push(&Entry::turned(turned.id, turned.tenant, turned.status, act));
+        self.changed.push(CommittedChange::Turned(turned));
+    }
+
     fn put_endpoint(&mut self, put: &mut PutEndpoint) -> Result<(), StoreError> {
-        let PutEndpoint { endpoint, sealed, uid, once, act, note, put } = put;
+        let PutEndpoint { endpoint, sealed, names, once, act, note, put } = put;
         let doing = failed("put an endpoint");
         if let Some(before) = idempotency::known(self.conn, &self.vault, sealed.once.as_ref())? {
             *put = before.into();
             return Ok(());
         }
         let before = endpoint::before(self.conn, endpoint.id).map_err(&doing)?;
-        *put = endpoint::may_put(self.conn, endpoint, before.as_ref(), uid.as_ref()).map_err(&doing)?;
+        *put = endpoint::may_put(self.conn, endpoint, before.as_ref(), names.uid.as_ref())?;
         if *put != EndpointPut::Done {
             return Ok(());
         }
@@ -245,9 +250,9 @@ impl<'c> Group<'c> {
         idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed)).map_err(&doing)?;
         self.journal.entries.push(&Entry::endpoint(endpoint, *act));
         note.iter().for_each(|note| self.journal.entries.push(note));
-        endpoint::put(self.conn, endpoint, uid.as_ref(), &sealed.settings).map_err(&doing)?;
-        self.changed.extend(before.map(|before| (endpoint.id, before.tenant)));
-        self.changed.push((endpoint.id, endpoint.tenant));
+        endpoint::put(self.conn, endpoint, names, before.as_ref(), &sealed.settings).map_err(&doing)?;
+        let moved_from = before.map(|before| before.tenant).filter(|tenant| *tenant != endpoint.tenant);
+        self.changed.push(CommittedChange::Put { endpoint: Arc::clone(endpoint), moved_from });
         Ok(())
     }
 

@@ -251,7 +251,6 @@ const REPLAYS: &str = "id > ?1 AND tenant = ?2 AND kind > 0 ORDER BY id LIMIT ?3
 const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id DESC LIMIT ?3";
 const EVERY_REPLAY: &str = "id > ?1 AND kind > 0 ORDER BY id LIMIT ?2";
 const EVERY_NEWEST_REPLAY: &str = "id < ?1 AND kind > 0 ORDER BY id DESC LIMIT ?2";
-const OF_TENANT: &str = "id > ?1 AND tenant = ?2 ORDER BY id LIMIT ?3";
 
 /// Jobs by id.
 pub(super) fn list(
@@ -266,7 +265,6 @@ pub(super) fn list(
         JobQuery::Running => read(conn, RUNNING, (after, limit)),
         JobQuery::FanOuts => read(conn, FAN_OUTS, (after, limit)),
         JobQuery::ReplaysOf(tenant) => read(conn, RUNNING_REPLAYS, (after, key(tenant.0), limit)),
-        JobQuery::Of(tenant) => read(conn, OF_TENANT, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::OldestFirst) => read(conn, REPLAYS, (after, key(tenant.0), limit)),
         JobQuery::Replays(tenant, ListOrder::NewestFirst) => read(conn, NEWEST_REPLAYS, (before, key(tenant.0), limit)),
         JobQuery::EveryReplay(ListOrder::OldestFirst) => read(conn, EVERY_REPLAY, (after, limit)),
@@ -523,9 +521,7 @@ mod tests {
         assert_eq!(plan(&sql(FAN_OUTS)), by_kind);
         let by_tenant = "SEARCH job USING INDEX job_replaying (tenant=? AND state=? AND rowid>?)";
         assert_eq!(plan(&sql(RUNNING_REPLAYS)), by_tenant);
-        for which in [OF_TENANT, REPLAYS] {
-            assert_eq!(plan(&sql(which)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
-        }
+        assert_eq!(plan(&sql(REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
         assert_eq!(plan(&sql(NEWEST_REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid<?)");
         assert_eq!(plan(&sql(EVERY_REPLAY)), "SEARCH job USING INDEX job_replay (id>?)");
         assert_eq!(plan(&sql(EVERY_NEWEST_REPLAY)), "SEARCH job USING INDEX job_replay (id<?)");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
@@ -61,7 +61,7 @@ pub(super) fn history(
     now: Timestamp,
 ) -> Result<HistoryPage, StoreError> {
     let ids = match filter.of {
-        HistoryOf::Endpoint(endpoint) => derived::of_lane(conn, LaneId::from(endpoint), order, after)?,
+        HistoryOf::Endpoint(endpoint) => derived::of_endpoint(conn, endpoint, order, after)?,
         HistoryOf::Message(message) => show::ids_of_message(conn, message, order, after, HISTORY_LOOKED_MAX + 1)?,
         HistoryOf::Tenant(_) | HistoryOf::Everybody => return walk(conn, filter, order, after, limit, now),
     };
@@ -100,7 +100,7 @@ fn walk(
         let found = delivery(row)?;
         page.next = Some(found.id);
         let is_owned = match filter.of {
-            HistoryOf::Tenant(tenant) => derived::owner(conn, &mut owners, found.lane)? == tenant,
+            HistoryOf::Tenant(tenant) => derived::owner(conn, &mut owners, found.endpoint)? == tenant,
             _ => true,
         };
         if !is_owned || !filter.may_match(&found) {

@@ -120,7 +120,7 @@ mod tests {
     use std::sync::Arc;
 
     use posthaste_core::delivery::Delivery;
-    use posthaste_core::id::{Key, LaneId, MessageId, TenantId, WriterId};
+    use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId, WriterId};
     use posthaste_core::queue::LaneSettings;
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
@@ -151,7 +151,8 @@ mod tests {
         let settings = Arc::new(LaneSettings::new(lane, tenant, Arc::default()));
         let messages = numbers.map(|number| {
             let id = MessageId(Key::new(session.writer, 2 * number));
-            let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, NOW);
+            let delivery =
+                Delivery::queued(DeliveryId(id.0.plus(1)), id, EndpointId::from_raw(4), lane, Tier::Promotional, NOW);
             let new = NewDelivery::new(delivery, place, Arc::clone(&settings));
             Accepted::new(Message::new(id, tenant, NOW, "{}"), vec![new])
         });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Params};
 
@@ -115,9 +115,9 @@ impl<'a> Look<'a> {
         let noted = self
             .conn
             .prepare_cached(
-                "INSERT OR IGNORE INTO replay_missed (message, lane, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
             )
-            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.lane.0), key(new.id.0), job, at)))
+            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.endpoint.0), key(new.id.0), job, at)))
             .map_err(failed("note what an endpoint was missing"))?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
@@ -138,7 +138,7 @@ impl<'a> Look<'a> {
             let ended = delivery(row)?;
             page.next = JobCursor::behind(ended.id.raw());
             let is_met = job.meets_ended(filter, dead, &ended)
-                && derived::owner(self.conn, &mut owners, ended.lane)? == job.tenant
+                && derived::owner(self.conn, &mut owners, ended.endpoint)? == job.tenant
                 && self.has_event_type(ended.message, filter.event_type.as_deref())?;
             if !is_met {
                 continue;
@@ -173,7 +173,7 @@ impl<'a> Look<'a> {
         let below = key(job.id.0);
         let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
-        let mut had = Had { look: self, lane: LaneId::from(missing.endpoint), tail: None };
+        let mut had = Had { look: self, endpoint: missing.endpoint, tail: None };
         let mut budget = Budget::new();
         while let Some(row) = rows.next().map_err(&doing)? {
             if budget.is_spent() || page.items.len() == limit as usize {
@@ -215,9 +215,9 @@ const NEXT: &str = "SELECT new FROM replay_life WHERE old = ?1";
 const FORMER: &str = "SELECT old, job, at_ms, (SELECT at_ms FROM job WHERE id = replay_life.job) FROM replay_life
      WHERE new = ?1";
 const CAUGHT_UP: &str = "SELECT NULL, job, at_ms, (SELECT at_ms FROM job WHERE id = missed.job)
-     FROM (SELECT id, id - back AS message, lane FROM delivery WHERE id = ?1
-           UNION ALL SELECT id, id - back, lane FROM outcome WHERE id = ?1) made
-     JOIN replay_missed missed ON missed.message = made.message AND missed.lane = made.lane AND missed.delivery = made.id";
+     FROM (SELECT id, id - back AS message, endpoint FROM delivery WHERE id = ?1
+           UNION ALL SELECT id, id - back, endpoint FROM outcome WHERE id = ?1) made
+     JOIN replay_missed missed ON missed.message = made.message AND missed.endpoint = made.endpoint AND missed.delivery = made.id";
 
 /// How a delivery is linked to others by replays.
 pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreError> {
@@ -244,23 +244,23 @@ pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreErr
 /// Tells whether an endpoint has, or is about to have, a delivery of a message.
 struct Had<'l, 'a> {
     look: &'l Look<'a>,
-    lane: LaneId,
+    endpoint: EndpointId,
     /// Its deliveries that the history does not know yet.
     tail: Option<BTreeSet<i64>>,
 }
 
 impl Had<'_, '_> {
     fn has(&mut self, message: MessageId) -> Result<bool, StoreError> {
-        let (look, of, lane) = (self.look, key(message.0), key(self.lane.0));
+        let (look, of, endpoint) = (self.look, key(message.0), key(self.endpoint.0));
         // What is still fanned out may reach it in its turn.
         Ok(look.has("SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)", [of])?
-            || look.has("SELECT 1 FROM replay_missed WHERE message = ?1 AND lane = ?2", (of, lane))?
-            || self.by_accept(of, lane)?
-            || self.by_fan_out(of, lane)?)
+            || look.has("SELECT 1 FROM replay_missed WHERE message = ?1 AND endpoint = ?2", (of, endpoint))?
+            || self.by_accept(of, endpoint)?
+            || self.by_fan_out(of, endpoint)?)
     }
 
     /// Those an accept made have the ids up to the next message's.
-    fn by_accept(&self, of: i64, lane: i64) -> Result<bool, StoreError> {
+    fn by_accept(&self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
         let inline = of.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
         let next: Option<i64> = self
             .look
@@ -268,14 +268,14 @@ impl Had<'_, '_> {
             .prepare_cached("SELECT min(id) FROM message WHERE id > ?1")
             .and_then(|mut sql| sql.query_row([of], |row| row.get(0)))
             .map_err(failed("look for the next message"))?;
-        let range = (of, inline.min(next.unwrap_or(i64::MAX)), lane);
-        let pending = "SELECT 1 FROM delivery WHERE id > ?1 AND id < ?2 AND lane = ?3 AND back = id - ?1";
-        let ended = "SELECT 1 FROM outcome WHERE id > ?1 AND id < ?2 AND lane = ?3 AND back = id - ?1";
+        let range = (of, inline.min(next.unwrap_or(i64::MAX)), endpoint);
+        let pending = "SELECT 1 FROM delivery WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";
+        let ended = "SELECT 1 FROM outcome WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";
         Ok(self.look.has(pending, range)? || self.look.has(ended, range)?)
     }
 
     /// Those a job made are too many to look at: the endpoint's history says which of them are its own.
-    fn by_fan_out(&mut self, of: i64, lane: i64) -> Result<bool, StoreError> {
+    fn by_fan_out(&mut self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
         let doing = failed("look for what a fan-out made");
         let conn = self.look.conn;
         let mut sql =
@@ -285,10 +285,10 @@ impl Had<'_, '_> {
             let (first, end): (i64, i64) = (get(row, 0)?, get(row, 1)?);
             let tail = match &mut self.tail {
                 Some(tail) => tail,
-                none => none.insert(derived::unfollowed(conn, self.lane)?),
+                none => none.insert(derived::unfollowed(conn, self.endpoint)?),
             };
-            let known = "SELECT 1 FROM history WHERE lane = ?1 AND delivery >= ?2 AND delivery < ?3";
-            if tail.range(first..end).next().is_some() || self.look.has(known, (lane, first, end))? {
+            let known = "SELECT 1 FROM history WHERE endpoint = ?1 AND delivery >= ?2 AND delivery < ?3";
+            if tail.range(first..end).next().is_some() || self.look.has(known, (endpoint, first, end))? {
                 return Ok(true);
             }
         }

@@ -1,10 +1,11 @@
 //! What the writer is asked to write, and whom it answers.
 
+use std::sync::Arc;
+
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::digest::Digest;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
@@ -13,7 +14,7 @@ use super::answers::Told;
 use super::arrivals;
 use super::derived::Slice;
 use super::sealed::SealedAccept;
-use super::sealed::endpoint::SealedEndpoint;
+use super::sealed::endpoint::{EndpointNames, SealedEndpoint};
 use super::work::Work;
 use crate::StoreError;
 use crate::journal::{Entries, Entry};
@@ -122,11 +123,12 @@ pub(super) enum Change {
 
 /// An endpoint to make or change, and whether that was done.
 pub(super) struct PutEndpoint {
-    pub(super) endpoint: Endpoint,
+    /// Shared with the cache, which has it from the commit on.
+    pub(super) endpoint: Arc<Endpoint>,
     /// What of it is written under seal.
     pub(super) sealed: SealedEndpoint,
-    /// What its uid is looked up by.
-    pub(super) uid: Option<Digest>,
+    /// What it is looked up by.
+    pub(super) names: EndpointNames,
     /// The call it came with.
     pub(super) once: Option<Idempotency>,
     /// When it was done, and by whom.

@@ -95,8 +95,10 @@ struct Done {
 }
 
 impl Done {
-    fn up_to(upto: i64) -> Self {
-        Self { upto, is_whole: true }
+    /// For a look that starts at `from`. If that is beyond the walk's place, an earlier look of the same run met a row
+    /// that stays, and the place must not move past it.
+    fn new(place: i64, from: i64) -> Self {
+        Self { upto: place, is_whole: from == place }
     }
 
     /// It met a row; `stays` when the walk must meet it again.
@@ -156,7 +158,7 @@ fn give_up(
 ) -> Result<Look, StoreError> {
     let doing = failed("look for what has waited too long");
     let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
-    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     let mut sql = conn
         .prepare_cached(concat!(
             "SELECT ",
@@ -177,7 +179,7 @@ fn give_up(
             continue;
         }
         met_old = true;
-        if !owners.belongs(waiting.lane, walk)? {
+        if !owners.belongs(waiting.endpoint, walk)? {
             done.met(id, false);
             continue;
         }
@@ -237,10 +239,10 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
 /// Removes messages past their time, or moves them to `kept`.
 fn messages(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     let doing = failed("let old messages go");
-    let (walk, old) = (asked.walk(), asked.old());
-    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
+    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     // One more, to know where the deliveries of the last one end.
-    let heads = heads(conn, "message", asked.from(conn)?, RETENTION_STEP_MAX + 1)?;
+    let heads = heads(conn, "message", from, RETENTION_STEP_MAX + 1)?;
     let mut look = Look::default();
     let mut bytes = 0;
     for (place, head) in heads.iter().enumerate().take(STEP) {
@@ -361,7 +363,7 @@ fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> rus
 fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("let old outcomes go");
     let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
-    let (mut owners, mut done) = (Owners::new(conn)?, Done::up_to(walk.place(conn)?));
+    let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     let (mut look, mut looked) = (Look::default(), 0);
     let mut gone: BTreeMap<Option<TenantId>, u64> = BTreeMap::new();
     super::journal::each(conn, from.unsigned_abs(), |row| {
@@ -369,13 +371,13 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
         for entry in row.entries() {
             looked += 1;
             let entry = entry?;
-            let Entry::Ended { delivery, lane, .. } = entry else { continue };
+            let Entry::Ended { delivery, endpoint, .. } = entry else { continue };
             if entry.at() > old {
                 stays = true;
                 continue;
             }
             is_old = true;
-            if !owners.belongs(lane, walk)? {
+            if !owners.belongs(endpoint, walk)? {
                 continue;
             }
             // The rest of a large row comes with the next step.
@@ -383,10 +385,10 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
                 look.after = Some(row.number.cast_signed() - 1);
                 return Ok(Then::Stop);
             }
-            if let_outcome_go(conn, key(delivery.0), key(lane.0)).map_err(&doing)? {
+            if let_outcome_go(conn, key(delivery.0), key(endpoint.0)).map_err(&doing)? {
                 look.removed += 1;
                 look.upto = look.upto.max(key(delivery.0));
-                *gone.entry(walk.kept().and(owners.of(lane)?)).or_default() += 1;
+                *gone.entry(walk.kept().and(owners.of(endpoint)?)).or_default() += 1;
             }
         }
         let number = row.number.cast_signed();
@@ -405,13 +407,13 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
 }
 
 /// Removes what became of a delivery; says whether there was anything.
-pub(super) fn let_outcome_go(conn: &Connection, id: i64, lane: i64) -> rusqlite::Result<bool> {
+pub(super) fn let_outcome_go(conn: &Connection, id: i64, endpoint: i64) -> rusqlite::Result<bool> {
     let gone = conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM attempt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM excerpt WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM dead_letter WHERE delivery = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM replay_life WHERE old = ?1")?.execute([id])?;
-    conn.prepare_cached("DELETE FROM history WHERE lane = ?1 AND delivery = ?2")?.execute((lane, id))?;
+    conn.prepare_cached("DELETE FROM history WHERE endpoint = ?1 AND delivery = ?2")?.execute((endpoint, id))?;
     Ok(gone > 0)
 }
 

@@ -18,7 +18,7 @@ pub(super) const OUTCOME: &str = concat!(
     "INSERT INTO outcome (",
     delivery_columns!("ended_ms"),
     ", number, at_ms, took_us, attempt_cause, status) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ",
-    "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21) ON CONFLICT (id) DO NOTHING"
+    "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22) ON CONFLICT (id) DO NOTHING"
 );
 
 /// The statements of a settle.
@@ -39,9 +39,9 @@ impl<'c> Settle<'c> {
             outcome: conn.prepare(OUTCOME)?,
             // Only what an attempt can change: naming lane or tier would rewrite their index too.
             wait: conn.prepare(
-                "UPDATE delivery SET state = ?5, due_ms = ?6, cause = ?7, attempts = ?8, previous_wait_us = ?12,
-                   limited_in_a_row = ?13, last_cause = ?14, compact = ?16, place = ?17, mac = ?19
-                 WHERE id = ?1 AND attempts = ?18",
+                "UPDATE delivery SET state = ?6, due_ms = ?7, cause = ?8, attempts = ?9, previous_wait_us = ?13,
+                   limited_in_a_row = ?14, last_cause = ?15, compact = ?17, place = ?18, mac = ?20
+                 WHERE id = ?1 AND attempts = ?19",
             )?,
             // A settle that is made again because its answer was lost is not another attempt.
             attempt: conn.prepare(

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
@@ -62,7 +62,7 @@ impl Count {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
                 delivery = %suspect.delivery,
-                lane = %suspect.lane,
+                endpoint = %suspect.endpoint,
                 "a delivery was forged or altered in the database file: it is dead, and not sent"
             );
         }
@@ -88,7 +88,7 @@ impl Count {
 pub(super) struct Suspect {
     place: usize,
     delivery: DeliveryId,
-    lane: LaneId,
+    endpoint: EndpointId,
 }
 
 /// Those among settlements that quarantine.
@@ -100,7 +100,7 @@ pub(super) fn suspects(settlements: &[Settlement]) -> Vec<Suspect> {
     let suspect = |(place, settlement): (usize, &Settlement)| Suspect {
         place,
         delivery: settlement.record.delivery.id,
-        lane: settlement.record.delivery.lane,
+        endpoint: settlement.record.delivery.endpoint,
     };
     suspects.map(suspect).collect()
 }
@@ -142,6 +142,7 @@ fn scheduled(delivery: &Delivery) -> Scheduled {
     Scheduled {
         delivery: delivery.id.raw(),
         message: delivery.message.raw(),
+        endpoint: delivery.endpoint.raw(),
         lane: delivery.lane.raw(),
         attempts: delivery.attempts.into(),
         due_ms: due.unwrap_or(Timestamp::MAX).as_millis(),

@@ -201,7 +201,7 @@ fn serve(
                 shared.reserve.unstick();
                 let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
                 shared.commits.note(rows, group.commit_took);
-                shared.kept.forget(&group.changed);
+                shared.kept.apply(&group.changed);
                 group.changed.clear();
                 follower.grew(group.journal.last);
                 let rest = waiting.split_off(together);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -50,9 +50,10 @@ impl Filled {
     async fn deliver(&self, nth: u64, tenant: u64, at: Timestamp) {
         let id = MessageId(Key::new(self.session.writer, 10 * nth));
         let (tenant, endpoint) = (TenantId::from_raw(tenant), EndpointId::from_raw(tenant));
-        let endpoint = Endpoint::new(endpoint, tenant, at, "https://example.com/");
+        let endpoint = Endpoint::new(endpoint, LaneId(endpoint.0.plus(70)), tenant, at, "https://example.com/");
         let lane = Arc::new(endpoint.lane_settings());
-        let mut delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, at);
+        let mut delivery =
+            Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, lane.lane, Tier::Promotional, at);
         let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
         _ = self.store.put_endpoint(self.session, endpoint, None, Act::at(at)).await.expect("the store takes it");
         let message = Message::new(id, tenant, at, "{}");
@@ -65,7 +66,7 @@ impl Filled {
             attempts_before: 0,
             place: Place::Ready,
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
         };
         let attempt = Attempt { number: 1, at, took: Duration::from_millis(20), cause: Cause::Ok, status: Some(204) };
         let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None };

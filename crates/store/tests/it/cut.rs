@@ -17,7 +17,8 @@ async fn a_cut_whose_rows_cannot_be_counted_is_in_force_and_fails_nobody() {
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
     conn.execute_batch("DROP TABLE queue_count").expect("it is there");
     let scope = Scope::Lane(LaneId::from_raw(3));
-    let cut = Cut { scope, upto: Key::from_raw(1), cause: Cause::Unsubscribed, at: NOW, spared: Vec::new() };
+    let cut =
+        Cut { scope, upto: Key::from_raw(1), cause: Cause::Unsubscribed, at: NOW, spared: Vec::new(), endpoint: None };
     assert_eq!(store.cut(session, cut, None).await.expect("it is in force"), 0);
     let cuts = store.open(NOW).await.expect("the next session").cuts;
     assert_eq!(cuts.iter().map(|cut| cut.scope).collect::<Vec<_>>(), [scope]);

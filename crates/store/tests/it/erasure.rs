@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
+use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
 use posthaste_store::{
@@ -211,7 +212,7 @@ async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
     let (store, session) = open(folder.path()).await;
     let messages = [accept(&store, session, 1, "ann").await, accept(&store, session, 2, "bob").await];
     let older = backups.path().join("older");
-    store.back_up(older.clone(), later(1), |_| {}).await.expect("a backup");
+    back_up(folder.path(), &older, later(1), |_| true).expect("a backup");
     let number = erase(&store, session, subject("ann"), later(2)).await;
     finish(&store, session, number).await;
     let erased = ErasedAgain { applied: 1, known: 0, refused: 0 };
@@ -221,7 +222,7 @@ async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
     let newest = [folder.path().join("erasures")];
     assert_eq!(restored(&older, &newest, messages).await, ([false, true], erased));
     // A newer backup leaves the newest list beside all of them.
-    store.back_up(backups.path().join("newer"), later(3), |_| {}).await.expect("a backup");
+    back_up(folder.path(), &backups.path().join("newer"), later(3), |_| true).expect("a backup");
     assert_eq!(restored(&older, &[], messages).await, ([false, true], erased));
     store.close().await;
 }
@@ -232,8 +233,8 @@ async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() 
     let (store, session) = open(folder.path()).await;
     let (mut whole, mut gone) = (0, 0);
     for round in 1..=40 {
-        let id = EndpointId(Key::new(session.writer, round));
-        let endpoint = Endpoint::new(id, TENANT, NOW, format!("https://example.com/{round}"));
+        let id = EndpointId(Key::new(session.writer, 2 * round));
+        let endpoint = Endpoint::new(id, LaneId(id.0.plus(1)), TENANT, NOW, format!("https://example.com/{round}"));
         let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1), by: None };
         // Who is asked first has the better chance; the key is made anew in every round.
         let (put, erased) = if round % 2 == 0 {
@@ -247,7 +248,7 @@ async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() 
         finish(&store, session, erased.expect("it erases").number).await;
         match store.endpoint(id).await.expect("it opens, or is not there") {
             Some(endpoint) => {
-                assert_eq!(endpoint.url, format!("https://example.com/{round}"));
+                assert_eq!(endpoint.target.url(), format!("https://example.com/{round}"));
                 whole += 1;
             }
             None => gone += 1,

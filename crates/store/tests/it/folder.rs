@@ -18,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Act, Archive, Attempt, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
-    Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError,
+    Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
 };
 
 use super::new_folder;
@@ -40,7 +40,8 @@ async fn everything_is_found_again_after_a_restart() {
     let pause = Pause::new(PauseScope::Tenant(TenantId::from_raw(9)), Some(NOW));
     store.pause(session, pause.clone(), NOW).await.expect("a pause is recorded");
     let scope = Scope::Lane(LaneId::from_raw(99));
-    let cut = Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new() };
+    let cut =
+        Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new(), endpoint: None };
     store.cut(session, cut.clone(), None).await.expect("a cut is put in force");
     let policy = Document {
         kind: DocumentKind::Policy,
@@ -61,7 +62,7 @@ async fn everything_is_found_again_after_a_restart() {
     assert!(start.session.id > session.id && start.session.writer > session.writer);
     assert_eq!((start.cuts, start.pauses), (vec![cut], vec![pause]));
     assert_eq!(start.spilled, [(LaneId::from_raw(5), Tier::Promotional)]);
-    let found = store.endpoint(EndpointId::from_raw(5)).await.expect("a read");
+    let found = store.endpoint(endpoint(5).id).await.expect("a read");
     assert_eq!(found.as_deref(), Some(&endpoint(5)));
     let found = store.document_named(policy.kind, policy.tenant, "payments".to_owned()).await.expect("a read");
     assert_eq!(found, Some(policy));
@@ -249,8 +250,8 @@ pub(super) fn open(folder: &Path) -> Sqlite {
 /// A message with one ready delivery to lane 5.
 pub(super) fn message(session: Session, seq: u64) -> Accepted {
     let message = MessageId(Key::new(session.writer, seq));
-    let delivery =
-        Delivery::queued(DeliveryId(message.0.plus(1)), message, LaneId::from_raw(5), Tier::Promotional, NOW);
+    let (id, to) = (DeliveryId(message.0.plus(1)), endpoint(5));
+    let delivery = Delivery::queued(id, message, to.id, to.lane, Tier::Promotional, NOW);
     let message = Message {
         correlation_id: Some(message.to_string()),
         ..Message::new(message, TenantId::from_raw(9), NOW, "{}")
@@ -274,7 +275,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
             place: Place::Delayed,
             shard: Shard::of(before.lane),
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
         },
         epoch: session.epoch,
         excerpt: None,
@@ -289,9 +290,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
 }
 
 fn endpoint(n: u64) -> Endpoint {
-    Endpoint {
-        secrets: vec![SigningSecret::lasting("whsec_a")],
-        max_in_flight: 10,
-        ..Endpoint::new(EndpointId::from_raw(n), TenantId::from_raw(9), NOW, "https://example.com/")
-    }
+    let (id, lane) = (EndpointId::from_raw(n + 70), LaneId::from_raw(n));
+    let target = WebhookTarget::signing("https://example.com/", vec![SigningSecret::lasting("whsec_a")]);
+    Endpoint { max_in_flight: 10, ..Endpoint::new(id, lane, TenantId::from_raw(9), NOW, target) }
 }

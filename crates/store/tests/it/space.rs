@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::queue::{LaneSettings, Place, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -19,6 +19,7 @@ use posthaste_store::{
 use super::new_folder;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const ENDPOINT: EndpointId = EndpointId::from_raw(7);
 const LANE: LaneId = LaneId::from_raw(1);
 
 fn day(day: u32) -> Timestamp {
@@ -46,7 +47,7 @@ impl Filled {
             let batch = (0..100).map(|_| {
                 let id = MessageId(Key::new(self.session.writer, self.next));
                 self.next += 2;
-                let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, LANE, Tier::Promotional, at);
+                let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, ENDPOINT, LANE, Tier::Promotional, at);
                 deliveries.push(delivery.clone());
                 let message = Message {
                     correlation_id: Some(id.to_string()),
@@ -78,7 +79,7 @@ impl Filled {
                         place: Place::Ready,
                         shard: Shard::of(LANE),
                         pauses_lane: false,
-                        ends_endpoint: false,
+                        endpoint_change: None,
                     },
                     epoch: self.session.epoch,
                     excerpt: None,

@@ -81,6 +81,7 @@ async fn a_row_that_was_changed_in_any_column_but_its_place_is_rejected() {
     assert_eq!(world.token(id, NOW).await, Some(Token::Valid));
     let changes = [
         ("back", "back + 1"),
+        ("endpoint", "endpoint + 1"),
         ("lane", "lane + 1"),
         ("tier", "2 - tier * 2"),
         ("due_ms", "due_ms - 1"),

@@ -20,6 +20,9 @@ use rusqlite::{Connection, OptionalExtension};
 use super::chain::{self, Told};
 use crate::prove::CannotRun;
 
+/// Each tenant has one endpoint, and those have the odd numbers.
+const OUTCOMES_OF_TENANT: &str = "DELETE FROM outcome WHERE endpoint = 2 * ?1 - 1";
+
 /// The way that leaves no trace for whoever has no checkpoint of his own.
 pub(super) const SIGNED_ANEW: &str = "made anew and signed with another key";
 
@@ -344,8 +347,7 @@ impl Attacker {
     /// Takes a tenant's outcomes away and says that it was erased; or says so in the table alone.
     fn outcomes_erased(&mut self) -> Result<(), CannotRun> {
         let tenant = self.dice.i64(1..6);
-        // Each has one lane, of the same number.
-        changed(self.conn.execute("DELETE FROM outcome WHERE lane = ?1", [tenant])?)?;
+        changed(self.conn.execute(OUTCOMES_OF_TENANT, [tenant])?)?;
         let last = &self.rows[self.rows.len() - 1];
         let (row, at) = (last.number + 1, last.at);
         self.conn.execute(
@@ -363,8 +365,7 @@ impl Attacker {
     /// Takes a tenant's outcomes away and says that it was agreed to keep them for a moment.
     fn outcomes_agreed(&mut self) -> Result<(), CannotRun> {
         let tenant = self.dice.i64(1..6);
-        // Each has one lane, of the same number.
-        let removed = self.conn.execute("DELETE FROM outcome WHERE lane = ?1", [tenant])?;
+        let removed = self.conn.execute(OUTCOMES_OF_TENANT, [tenant])?;
         changed(removed)?;
         let (at, tenant) = (self.rows[self.rows.len() - 1].at, TenantId::from_raw(tenant.unsigned_abs()));
         let kept = Duration::from_millis(1);

@@ -173,7 +173,7 @@ async fn settled(
         attempts_before: before.attempts,
         place: Place::Delayed,
         pauses_lane: false,
-        ends_endpoint: false,
+        endpoint_change: None,
     };
     let settlement = Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: None };
     _ = store.settle(session, vec![settlement]).await?;

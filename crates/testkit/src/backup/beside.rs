@@ -1,13 +1,13 @@
 //! What a backup costs those who commit while it is made: how long an accept takes beside one, and alone.
 
 use std::fs;
-use std::path::Path;
-use std::pin::pin;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
+use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::{Accepted, Message, Outbox, Session};
 use tokio::time::Instant;
 
@@ -36,9 +36,10 @@ pub(super) struct Beside {
 pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = Sqlite::open_folder(&folder.join("large"), master_key())?;
+        let data = folder.join("large");
+        let store = Sqlite::open_folder(&data, master_key())?;
         let session = store.open(NOW).await?.session;
-        let mut producer = Producer { store: &store, session, made: 0 };
+        let mut producer = Producer { store: &store, data, session, made: 0 };
         producer.fill(bytes).await?;
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -55,6 +56,7 @@ pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
 
 struct Producer<'s> {
     store: &'s Sqlite,
+    data: PathBuf,
     session: Session,
     made: u64,
 }
@@ -82,11 +84,13 @@ impl Producer<'_> {
     }
 
     async fn beside_a_backup(&mut self, to: &Path, took: &mut Vec<Duration>) -> Result<(), CannotRun> {
-        let mut backup = pin!(self.store.back_up(to.to_owned(), NOW, |_| {}));
+        let (data, copy) = (self.data.clone(), to.to_owned());
+        let mut backup = tokio::task::spawn_blocking(move || back_up(&data, &copy, NOW, |_| true));
         loop {
             tokio::select! {
                 biased;
                 made = &mut backup => {
+                    let made = made.map_err(|error| CannotRun(error.to_string()))?;
                     made.map_err(|why| CannotRun(format!("there is no backup to measure: {why}")))?;
                     break;
                 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use posthaste_core::flow::breaker::{Answer, Change, LetsThrough, Opened, Pass, Rule, Signal, Soft, Standing};
-use posthaste_core::{LaneId, Roll, Timestamp};
+use posthaste_core::{EndpointId, Roll, Timestamp};
 
 /// What a model gets wrong, to show that the comparison sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ enum Phase {
 #[derive(Clone, Copy)]
 struct Kept {
     second: i64,
-    endpoint: LaneId,
+    endpoint: EndpointId,
     signal: Signal,
 }
 
@@ -171,7 +171,8 @@ impl Model {
             Phase::Open { since, .. } | Phase::HalfOpen { since, .. } => since,
         };
         self.last_hold = until.map(|until| until.since(now)).filter(|hold| !hold.is_zero());
-        self.turn(Phase::Open { since, until: until.map(|until| until.max(now)), why: Opened::Credential });
+        let why = if until.is_some() { Opened::RetryAfter } else { Opened::Credential };
+        self.turn(Phase::Open { since, until: until.map(|until| until.max(now)), why });
     }
 
     pub(super) fn soft(&self) -> Option<Soft> {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Rule, Signal};
-use posthaste_core::{LaneId, Roll, Timestamp};
+use posthaste_core::{EndpointId, Roll, Timestamp};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -95,5 +95,5 @@ pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
 }
 
 fn answer(generation: u32, signal: Signal) -> Answer {
-    Answer { generation, endpoint: LaneId::from_raw(1), signal, messages_wait: true, retry_after: None }
+    Answer { generation, endpoint: EndpointId::from_raw(1), signal, messages_wait: true, retry_after: None }
 }

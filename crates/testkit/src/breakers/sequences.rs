@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Opened, Pass, Rule, Signal};
-use posthaste_core::{LaneId, Roll, Timestamp};
+use posthaste_core::{EndpointId, Roll, Timestamp};
 
 use super::model::{Model, Slip};
 
@@ -188,7 +188,7 @@ impl Pair {
         let dice = &mut self.dice;
         let answer = Answer {
             generation,
-            endpoint: LaneId::from_raw(dice.u64(1..=self.endpoints)),
+            endpoint: EndpointId::from_raw(dice.u64(1..=self.endpoints)),
             signal: if dice.u8(..8) == 0 { any_signal(dice) } else { mostly },
             messages_wait: dice.bool(),
             retry_after: (dice.u8(..8) == 0).then(|| Duration::from_millis(dice.u64(..200_000))),

@@ -180,7 +180,7 @@ impl Owner {
         for id in self.in_flight.drain(..BATCH.min(self.in_flight.len())) {
             let roll = Roll(u64::from(self.turns)).fork(id.raw());
             let cause = if fails(roll) { Cause::ServerError } else { Cause::Ok };
-            self.records.extend(self.queue.settle(now, roll, id, &Verdict::of(cause)));
+            self.records.extend(self.queue.settle(now, roll, id, &Verdict::of(cause), false));
         }
     }
 

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -83,7 +83,8 @@ impl Rows {
     fn delivery(&self, lane: usize, round: u32) -> Delivery {
         let id = self.id(lane, round);
         let born = self.born[round as usize];
-        Delivery::queued(id, MessageId::from_raw(id.raw()), lane_id(lane), tier_of(lane, round), born)
+        let (message, endpoint) = (MessageId::from_raw(id.raw()), EndpointId(lane_id(lane).0));
+        Delivery::queued(id, message, endpoint, lane_id(lane), tier_of(lane, round), born)
     }
 
     fn id(&self, lane: usize, round: u32) -> DeliveryId {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, MessageId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{Admission, Limits, Place, Queue};
 use posthaste_core::time::Timestamp;
@@ -82,7 +82,7 @@ impl Kept {
             }
             let raw = number as u64 + 1;
             let (id, message) = (DeliveryId::from_raw(raw), MessageId::from_raw(raw));
-            let delivery = Delivery::queued(id, message, lane, tier_of(number, 0), due);
+            let delivery = Delivery::queued(id, message, EndpointId(lane.0), lane, tier_of(number, 0), due);
             let place = if due > NOW { Place::Delayed } else { Place::Ready };
             assert_eq!(queue.admit(NOW, delivery, place), Admission::Taken, "there is room for {number}");
         }

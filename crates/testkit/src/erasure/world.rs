@@ -29,7 +29,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Act, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, Erasures,
     FirstAnswer, Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep,
-    Session, Settlement, SigningSecret, StoreError, Whom,
+    Session, Settlement, SigningSecret, StoreError, WebhookTarget, Whom,
 };
 use rusqlite::{Connection, OpenFlags};
 use tokio::task::JoinSet;
@@ -160,11 +160,10 @@ impl World {
         for (tenant, ids) in TENANTS.into_iter().zip(&mut endpoints) {
             for (url, id) in urls.iter().zip(ids) {
                 *id = EndpointId(Key::new(session.writer, next));
-                next += 1;
-                let endpoint = Endpoint {
-                    secrets: vec![SigningSecret::lasting(secret.reveal().as_str())],
-                    ..Endpoint::new(*id, tenant, SystemClock::new().now(), url.clone())
-                };
+                next += 2;
+                let secrets = vec![SigningSecret::lasting(secret.reveal().as_str())];
+                let target = WebhookTarget::signing(url, secrets);
+                let endpoint = Endpoint::new(*id, lane_of(*id), tenant, SystemClock::new().now(), target);
                 _ = store.put_endpoint(session, endpoint, None, Act::at(SystemClock::new().now())).await?;
             }
         }
@@ -182,16 +181,17 @@ impl World {
         for person in &mut self.people.0 {
             let device = EndpointId(Key::new(session.writer, next));
             _ = store.put_endpoint(session, own_device(person, device, then), None, Act::at(then)).await?;
-            let id = MessageId(Key::new(session.writer, next + 1));
-            next += 3;
+            let id = MessageId(Key::new(session.writer, next + 2));
+            next += 4;
             let message = Message {
                 event_type: Some(format!("kept.{}", person.canary)),
                 subject: Some(person.name.clone()),
                 correlation_id: Some(format!("order of {}", person.canary)),
                 ..Message::new(id, person.tenant, then, body(person, 200))
             };
-            let lane = LaneId::from(self.endpoints[tenant_place(person)][1]);
-            let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane, Tier::Promotional, then);
+            let endpoint = self.endpoints[tenant_place(person)][1];
+            let lane = lane_of(endpoint);
+            let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint, lane, Tier::Promotional, then);
             let settings = posthaste_core::queue::LaneSettings::new(lane, person.tenant, Arc::default());
             let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
             _ = store.accept(session, vec![Accepted::new(message, vec![new])]).await?;
@@ -211,7 +211,7 @@ impl World {
     async fn by_an_engine(&mut self, data: &Path) -> Result<(), CannotRun> {
         let mut node = Node::start(data).await?;
         for (tenant, ids) in TENANTS.iter().zip(self.endpoints) {
-            let held = Pause::new(PauseScope::Lane(ids[3].into()), None);
+            let held = Pause::new(PauseScope::Lane(lane_of(ids[3])), None);
             node.engine.pause(held).await.map_err(|error| CannotRun(format!("{tenant:?}: {error}")))?;
         }
         let count = self.people.0.len();
@@ -231,7 +231,7 @@ impl World {
         for tenant in TENANTS {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
-            let replay = AskedReplay::new(tenant, ReplayWhat::Listed(ids));
+            let replay = AskedReplay { tenant, what: ReplayWhat::Listed(ids), per_second: None, reason: None };
             node.engine.replay(&replay, None).await.map_err(|error| CannotRun(error.to_string()))?;
         }
         wait("a replay", || arrived(&self.receivers.refuses) > count).await?;
@@ -273,6 +273,7 @@ impl World {
             Ok(found)
         };
         values.extend(theirs("SELECT 0, answer FROM idempotency UNION ALL SELECT 0, sealed FROM endpoint")?);
+        values.extend(found_by(&conn, &keys)?);
         let excerpts = theirs("SELECT 0, sealed FROM excerpt")?;
         let quoted = excerpts.len();
         values.extend(excerpts);
@@ -340,14 +341,37 @@ impl World {
     }
 }
 
+/// The lane of an endpoint, minted with it.
+fn lane_of(endpoint: EndpointId) -> LaneId {
+    LaneId(endpoint.0.plus(1))
+}
+
+/// What endpoints are found by that are sealed under one of these keys: keyed hashes of their subject and their tag.
+fn found_by(conn: &Connection, keys: &std::collections::BTreeSet<u32>) -> Result<Vec<Vec<u8>>, CannotRun> {
+    let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
+    let sql = "SELECT sealed, subject, tags FROM endpoint WHERE subject IS NOT NULL AND tags IS NOT NULL";
+    let mut sql = conn.prepare(sql).map_err(cannot)?;
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, [row.get(1)?, row.get(2)?]));
+    let rows: Vec<(Vec<u8>, [Vec<u8>; 2])> = sql.query_map([], read).and_then(Iterator::collect).map_err(cannot)?;
+    let mut found = Vec::new();
+    for (sealed, hashes) in rows {
+        let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
+        if keys.contains(&key.0) {
+            found.extend(hashes);
+        }
+    }
+    Ok(found)
+}
+
 /// An endpoint that is somebody's, and wants nothing that is sent here.
 fn own_device(person: &Person, id: EndpointId, at: Timestamp) -> Endpoint {
     Endpoint {
         uid: Some(format!("device of {}", person.canary)),
         subject: Some(person.name.clone()),
+        tags: vec![format!("tag of {}", person.canary)],
         description: Some(format!("belongs to {}", person.canary)),
         event_types: vec!["nothing".to_owned()],
-        ..Endpoint::new(id, person.tenant, at, format!("https://example.com/{}", person.canary))
+        ..Endpoint::new(id, lane_of(id), person.tenant, at, format!("https://example.com/{}", person.canary))
     }
 }
 
@@ -465,7 +489,7 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) 
         attempts_before: 0,
         place: Place::Delayed,
         pauses_lane: false,
-        ends_endpoint: false,
+        endpoint_change: None,
     };
     Settlement { record, epoch: session.epoch, attempt: Some(attempt), excerpt: Some(answer) }
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Delivery, Verdict};
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::queue::{
     Admission, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, Place, Queue, Record, Recorded, TenantSettings,
@@ -207,7 +207,7 @@ impl Scheduler for Posthaste {
 
     fn landed(&mut self, now: Timestamp, job: usize, verdict: &Verdict) {
         let roll = Roll(self.rng.u64(..));
-        if let Some(record) = self.queue.settle(now, roll, delivery_id(job), verdict) {
+        if let Some(record) = self.queue.settle(now, roll, delivery_id(job), verdict, false) {
             self.record(now, record);
         }
     }
@@ -222,7 +222,7 @@ impl Scheduler for Posthaste {
 fn delivery(job: &Job) -> Delivery {
     let id = delivery_id(job.id);
     let lane = LaneId::from_raw(job.lane);
-    let mut delivery = Delivery::queued(id, MessageId::from_raw(id.raw()), lane, job.tier, job.due);
+    let mut delivery = Delivery::queued(id, MessageId::from_raw(id.raw()), EndpointId(lane.0), lane, job.tier, job.due);
     if job.attempts > 0 {
         delivery.attempts = job.attempts;
         delivery.state = State::Retry { due: job.due, cause: Cause::Unknown };

@@ -112,7 +112,14 @@ impl Caller {
         let id = MessageId(Key::new(self.session.writer, number));
         let lane = Arc::new(Target(key % 16).endpoint().lane_settings());
         let now = self.clock.now();
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, now);
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            now,
+        );
         let (name, body) = (key.to_string(), Bytes::from(key.to_string()));
         let once = Idempotency {
             tenant: lane.tenant,

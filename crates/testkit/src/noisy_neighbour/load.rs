@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::server::{Field, TARPITS};
 use crate::caller::Line;
+use crate::statistics::quantile;
 
 /// Quiet tenants, each of which sends so many a second.
 pub(super) const TENANTS: usize = 100;
@@ -141,9 +142,6 @@ impl Latencies {
 
     /// What so large a share did not exceed.
     pub(super) fn at(&self, share: f64) -> f64 {
-        let last = self.0.len().saturating_sub(1);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index into what is there")]
-        let index = (share * last as f64).round() as usize;
-        self.0.get(index).copied().unwrap_or(f64::NAN)
+        quantile(&self.0, share)
     }
 }

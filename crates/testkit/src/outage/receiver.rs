@@ -86,7 +86,7 @@ impl Receiver {
 
 fn status(code: u16) -> Verdict {
     let cause = classify::status(code);
-    Verdict { class: cause.class(), cause, status: Some(code), retry_after: None }
+    Verdict { status: Some(code), ..Verdict::of(cause) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use posthaste_core::cause::Class;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
-use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId};
 use posthaste_core::queue::{LaneSettings, Place, Start};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -154,7 +154,14 @@ impl World {
         let id = MessageId(Key::new(self.session.writer, 1 + self.messages * KEYS_A_MESSAGE));
         self.messages += 1;
         self.tally.created(self.elapsed());
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, self.lane.lane, TIER, self.now);
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            EndpointId(self.lane.lane.0),
+            self.lane.lane,
+            TIER,
+            self.now,
+        );
         let spilling = self.dispatch.is_spilling(self.lane.lane, TIER);
         let place = Place::for_new(self.lane.order, spilling, self.now, self.now);
         let message = Message::new(id, self.lane.tenant, self.now, "{}");

@@ -17,13 +17,18 @@ const DEEDS: &[(&str, &str)] = &[
     (
         "forged",
         "INSERT INTO delivery
-         SELECT id + 1, back + 1, lane, tier, state, due_ms, cause, attempts, born_ms, expiry, expires_ms,
+         SELECT id + 1, back + 1, endpoint, lane, tier, state, due_ms, cause, attempts, born_ms, expiry, expires_ms,
            previous_wait_us, limited_in_a_row, last_cause, ack_within_us, compact, place, collapse,
            CASE id / 2 % 2 WHEN 0 THEN randomblob(16) ELSE mac END
          FROM delivery WHERE id BETWEEN ?1 AND ?2",
     ),
-    // To somebody else.
-    ("lane", "UPDATE delivery SET lane = CASE lane WHEN 1 THEN 2 ELSE lane - 1 END WHERE id BETWEEN ?1 AND ?2"),
+    // To another endpoint, whose number is odd.
+    (
+        "endpoint",
+        "UPDATE delivery SET endpoint = CASE endpoint WHEN 1 THEN 3 ELSE endpoint - 2 END WHERE id BETWEEN ?1 AND ?2",
+    ),
+    // In another lane, whose number is even.
+    ("lane", "UPDATE delivery SET lane = CASE lane WHEN 2 THEN 4 ELSE lane - 2 END WHERE id BETWEEN ?1 AND ?2"),
     // Somebody else's message, with the MAC that was made for its own delivery's sake.
     (
         "message",

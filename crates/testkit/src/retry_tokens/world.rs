@@ -34,9 +34,10 @@ const STANDS_STILL: Duration = Duration::from_secs(5);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is done to rows, and to how many parts of the number of each.
-const DEEDS: [(&str, u64, u64); 7] = [
+const DEEDS: [(&str, u64, u64); 8] = [
     ("forged", 1, 1),
-    ("lane", 1, 2),
+    ("endpoint", 1, 4),
+    ("lane", 1, 4),
     ("message", 1, 2),
     ("due", 1, 3),
     ("attempts", 1, 3),

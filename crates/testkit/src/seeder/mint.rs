@@ -13,8 +13,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Accepted, Attempt, Chunk, Endpoint, FanOut, JobCursor, Message, NewDelivery, Session, Settlement, SigningSecret,
-    Spread,
+    Accepted, Attempt, Chunk, Endpoint, EndpointTarget, FanOut, JobCursor, Message, NewDelivery, Session, Settlement,
+    SigningSecret, Spread, WebhookTarget,
 };
 
 /// A small event's body.
@@ -33,6 +33,11 @@ pub fn campaign() -> MessageId {
     MessageId(Key::new(first, CAMPAIGN))
 }
 
+/// The uid of the tenant of endpoints that are [addressed](Target::addressed).
+pub const CROWD: &str = "crowd";
+/// The events they want.
+pub const CROWD_EVENTS: &str = "crowd.*";
+
 /// Deliveries of one chunk. The next one's ids do not follow at once: others mint in between.
 pub(super) const CHUNK: u64 = 1_000;
 
@@ -43,7 +48,12 @@ pub struct Target(pub u64);
 impl Target {
     /// Its lane.
     pub fn lane(self) -> LaneId {
-        self.id().into()
+        LaneId(self.id().0.plus(1))
+    }
+
+    /// The one that has this lane.
+    pub fn of(lane: LaneId) -> Self {
+        Self(lane.raw() / 2 - 1)
     }
 
     /// Whose it is.
@@ -51,18 +61,44 @@ impl Target {
         TenantId::from_raw(1 + self.0 % TENANTS)
     }
 
+    /// A webhook at this URL, which signs.
+    pub fn target(self, url: String) -> EndpointTarget {
+        let secret = SigningSecret::lasting("whsec_YSBzZWNyZXQgZm9yIHNlZWRlZCByb3dz");
+        WebhookTarget::signing(url, vec![secret]).into()
+    }
+
     /// The endpoint.
     pub fn endpoint(self) -> Endpoint {
+        let target = self.target(format!("https://{}.example.com/", self.0));
         Endpoint {
-            secrets: vec![SigningSecret::lasting("whsec_YSBzZWNyZXQgZm9yIHNlZWRlZCByb3dz")],
             policy: Some("backend".to_owned()),
-            ..Endpoint::new(self.id(), self.tenant(), THEN, format!("https://{}.example.com/", self.0))
+            ..Endpoint::new(self.id(), self.lane(), self.tenant(), THEN, target)
         }
     }
 
-    /// No writer mints keys this low: ids of endpoints never meet those of messages.
-    fn id(self) -> EndpointId {
-        EndpointId::from_raw(1 + self.0)
+    /// The same with a subject and a tag that no other has, and a tag that all have. It wants [`CROWD_EVENTS`].
+    pub fn addressed(self) -> Endpoint {
+        Endpoint {
+            subject: Some(self.subject()),
+            tags: vec![self.tag(), "crowd".to_owned()],
+            event_types: vec![CROWD_EVENTS.to_owned()],
+            ..self.endpoint()
+        }
+    }
+
+    /// Whose it is, where it is [addressed](Self::addressed).
+    pub fn subject(self) -> String {
+        format!("person-{}", self.0)
+    }
+
+    /// The tag it alone has.
+    pub fn tag(self) -> String {
+        format!("device-{}", self.0)
+    }
+
+    /// Its endpoint's id. No writer mints keys this low: ids of endpoints never meet those of messages.
+    pub fn id(self) -> EndpointId {
+        EndpointId::from_raw(1 + 2 * self.0)
     }
 }
 
@@ -111,7 +147,14 @@ impl Mint {
         let id = MessageId(Key::new(self.session.writer, 2 * number));
         let lane = self.lane(number);
         let at = if number < self.young_from { THEN } else { YOUNG };
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, at);
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            at,
+        );
         let message = self.bare(id, lane.tenant, at);
         Accepted::new(message, vec![NewDelivery::new(delivery, self.place, lane)])
     }
@@ -134,7 +177,7 @@ impl Mint {
             place: Place::Delayed,
             shard,
             pauses_lane: false,
-            ends_endpoint: false,
+            endpoint_change: None,
         };
         Some(Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None })
     }
@@ -167,7 +210,8 @@ impl Mint {
         let first = Key::new(self.session.writer, CAMPAIGN + 2_000 + n * (CHUNK + 1));
         let spread = |m: u64| {
             let (id, lane) = (DeliveryId(first.plus(m)), self.lane(m));
-            let delivery = Delivery::queued(id, message.id, lane.lane, Tier::Promotional, THEN);
+            let delivery =
+                Delivery::queued(id, message.id, Target::of(lane.lane).id(), lane.lane, Tier::Promotional, THEN);
             let new = NewDelivery::new(delivery, self.place, lane);
             Spread { new, message: Arc::clone(message), replays: None }
         };

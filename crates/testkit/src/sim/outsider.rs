@@ -6,7 +6,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::dispatch::Command;
+use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{Memory, Pause, PauseScope};
 
 use super::history::{Crash, Ending, History, Ms, Request, Sent, What};
@@ -47,7 +47,8 @@ pub(super) fn command(what: What) -> Command {
     match what {
         What::Cancel(message) => Command::Cancel(MessageId::from_raw(message), None),
         What::EndLane(lane, upto) => {
-            Command::EndLane(LaneId::from_raw(lane), Key::from_raw(upto), Cause::Unsubscribed, None)
+            let (lane, upto) = (LaneId::from_raw(lane), Key::from_raw(upto));
+            Command::EndLane(EndLane { lane, upto, cause: Cause::Unsubscribed, endpoint: None }, None)
         }
         What::Pause(kind, id) => Command::Pause(Pause::new(scope(kind, id), None)),
         What::Resume(kind, id) => Command::Resume(scope(kind, id), None),

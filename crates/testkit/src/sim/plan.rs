@@ -2,6 +2,7 @@
 
 mod destination;
 
+use posthaste_core::id::EndpointId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,13 @@ pub struct LanePlan {
     pub ttl: Option<Duration>,
     /// What its owner allows a second, and how many at once, written down here by hand.
     pub rate: Option<(u32, u32)>,
+}
+
+impl LanePlan {
+    /// The endpoint that has the lane: never the lane's own number, so that the engine cannot take one for the other.
+    pub fn endpoint(&self) -> EndpointId {
+        EndpointId(self.settings.lane.0.plus(1_000_000))
+    }
 }
 
 impl LanePlan {

@@ -39,7 +39,14 @@ pub(super) fn compose(
     let mut remembered = Vec::new();
     for (index, lane) in message.lanes.iter().enumerate() {
         let lane = &plan.lanes[*lane];
-        let to = Candidate { lane: &lane.settings, event_types: &[], subject: None, tags: &[], ttl: lane.ttl };
+        let to = Candidate {
+            endpoint: lane.endpoint(),
+            lane: &lane.settings,
+            event_types: &[],
+            subject: None,
+            tags: &[],
+            ttl: lane.ttl,
+        };
         let delivery = fanout.delivery(index as u64, &to);
         let spilling = is_spilling(lane.settings.lane, message.tier);
         let place = Place::for_new(lane.settings.order, spilling, now, fanout.born());

@@ -138,5 +138,5 @@ impl Wire {
 fn status(code: u16, retry_after: Option<u64>) -> Verdict {
     let cause = classify::status(code);
     let heeded = retry_after.filter(|_| classify::heeds_retry_after(code));
-    Verdict { class: cause.class(), cause, status: Some(code), retry_after: heeded.map(Duration::from_secs) }
+    Verdict { status: Some(code), retry_after: heeded.map(Duration::from_secs), ..Verdict::of(cause) }
 }

@@ -22,11 +22,11 @@ use posthaste_store::{
 use tokio::time::Instant;
 
 use super::PAGE_BAR_MS;
-use crate::busy::median;
 use crate::cpu::Cpu;
 use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{self, Mint, THEN, Target, YOUNG, put_endpoints};
+use crate::statistics::median;
 
 const ROWS: u32 = 500;
 /// Pages of each list, from its beginning.
@@ -202,7 +202,12 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
     };
     let begun = join_all((0..JOBS).map(|n| store.start_replay(session, replay(n), None))).await;
     begun.into_iter().collect::<Result<Vec<_>, _>>()?;
-    for query in [JobQuery::Running, JobQuery::FanOuts, JobQuery::ReplaysOf(tenant), JobQuery::Of(tenant)] {
+    for query in [
+        JobQuery::Running,
+        JobQuery::FanOuts,
+        JobQuery::ReplaysOf(tenant),
+        JobQuery::Replays(tenant, ListOrder::OldestFirst),
+    ] {
         let mut after = None;
         loop {
             let page = pages.read("jobs", || store.jobs(query, after, ROWS)).await?;

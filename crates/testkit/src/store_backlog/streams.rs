@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, EndpointChange, Scope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key};
 use posthaste_core::queue::{Order, Place, Span};
@@ -90,7 +90,8 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
     let mut swept = 0;
     for target in ended {
         let scope = Scope::Lane(target.lane());
-        let cut = Cut { scope, upto: EVERYTHING, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new() };
+        let endpoint = Some((target.id(), EndpointChange::Gone));
+        let cut = Cut { scope, upto: EVERYTHING, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new(), endpoint };
         store.cut(session, cut, None).await?;
         loop {
             let rows = store.sweep(session, Sweep::Cut(scope), Vec::new()).await?;
@@ -177,8 +178,8 @@ async fn next_lives(
         let message = message.ok_or_else(|| CannotRun("a dead letter without its message".to_owned()))?;
         *first += 1;
         let id = DeliveryId(Key::new(session.writer, *first));
-        let delivery = Delivery::queued(id, old.message, old.lane, old.tier, YOUNG);
-        let lane = Arc::new(Target(old.lane.0.raw() - 1).endpoint().lane_settings());
+        let delivery = Delivery::queued(id, old.message, old.endpoint, old.lane, old.tier, YOUNG);
+        let lane = Arc::new(Target::of(old.lane).endpoint().lane_settings());
         let new = NewDelivery::new(delivery, Place::Spilled, lane);
         deliveries.push(Spread { new, message, replays: Some(old.id) });
     }

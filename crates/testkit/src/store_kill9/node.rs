@@ -183,7 +183,14 @@ impl Door {
         let id = MessageId(Key::new(self.session.writer, 2 * number));
         let lane = Arc::clone(&self.lanes[usize::try_from(number % LANES).expect("below the number of lanes")]);
         let now = self.clock.now();
-        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, lane.lane, Tier::Promotional, now);
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            now,
+        );
         let place = Place::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         let mut body = token.to_be_bytes().to_vec();
         body.resize(BODY_BYTES, b'x');

@@ -1,7 +1,7 @@
 //! What the outcome of an attempt says of the destination's health, as opposed to the message's.
 
 use crate::cause::{Cause, Class};
-use crate::delivery::Verdict;
+use crate::delivery::{Verdict, VerdictScope};
 
 /// What an answer says of the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ impl Signal {
     pub fn of(verdict: &Verdict) -> Self {
         match verdict.class {
             Class::Delivered => Self::Success,
+            // The provider answered well; one of its endpoints did not.
+            _ if verdict.scope == VerdictScope::Endpoint => Self::Neutral,
             Class::Retry => match verdict.cause {
                 Cause::TooManyRequests | Cause::Unavailable => Self::Overload,
                 // The receiver took it; what is missing is somebody's receipt.

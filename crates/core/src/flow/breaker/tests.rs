@@ -61,7 +61,7 @@ impl Bench {
     fn answer(&mut self, generation: u32, signal: Signal) -> Option<Change> {
         let answer = Answer {
             generation,
-            endpoint: LaneId::from_raw(self.endpoint),
+            endpoint: EndpointId::from_raw(self.endpoint),
             signal,
             messages_wait: self.messages_wait,
             retry_after: self.retry_after,
@@ -564,7 +564,7 @@ proptest! {
                 }
                 Call::PutBack(generation) => breaker.put_back(generation),
                 Call::Answered(generation, signal, rule, messages_wait, retry_after) => {
-                    let endpoint = LaneId::from_raw(u64::from(generation % 7));
+                    let endpoint = EndpointId::from_raw(u64::from(generation % 7));
                     let answer = Answer { generation, endpoint, signal, messages_wait, retry_after };
                     let before = breaker.generation;
                     let change = breaker.answered(now, roll, &rule, answer);

@@ -6,7 +6,7 @@
 use std::array;
 use std::time::Duration;
 
-use crate::id::LaneId;
+use crate::id::EndpointId;
 use crate::time::Timestamp;
 
 /// How far back it looks.
@@ -60,7 +60,7 @@ impl Seen {
 
 impl Window {
     /// Counts one answer.
-    pub(super) fn count(&mut self, now: Timestamp, what: Counted, endpoint: LaneId) {
+    pub(super) fn count(&mut self, now: Timestamp, what: Counted, endpoint: EndpointId) {
         self.advance(now);
         let slot = slot(self.newest);
         let count = &mut self.buckets[usize::from(slot)][what as usize];
@@ -163,7 +163,7 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    fn note(&mut self, endpoint: LaneId, newest: u8) {
+    fn note(&mut self, endpoint: EndpointId, newest: u8) {
         let who = mark(endpoint);
         let same = self.0.iter().position(|entry| *entry != NOBODY && entry >> SLOT_BITS == who);
         // The longest unseen makes room, so these are always the latest.
@@ -190,7 +190,7 @@ fn age(entry: u32, newest: u8) -> u8 {
 }
 
 /// The high bits of a multiplication: neighbouring ids differ in them.
-fn mark(endpoint: LaneId) -> u32 {
+fn mark(endpoint: EndpointId) -> u32 {
     let mixed = endpoint.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (u32::BITS - SLOT_BITS));
     u32::try_from(mixed).expect("27 bits fit")
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Rule, Standing};
 use crate::flow::bucket::Rate;
-use crate::id::{CredentialId, OriginId, TenantId};
+use crate::id::{CredentialId, OriginId, RegionId, TenantId};
 use crate::off_peak::{OffPeak, Offsets};
 
 pub(super) const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
@@ -24,7 +24,7 @@ pub(super) fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, mos
     while sent.len() < most {
         let Some(id) = send(queue, now) else { break };
         sent.push(id);
-        if queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict).is_some() {
+        if queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).is_some() {
             queue.recorded(now, DeliveryId::from_raw(id));
         }
     }
@@ -217,7 +217,7 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
         );
     }
     for id in 0..60 {
-        admit(&mut queue, &Delivery { lane: lanes[usize::try_from(id % 2).expect("0 or 1")], ..delivery(id) });
+        admit(&mut queue, &delivery_in(lanes[usize::try_from(id % 2).expect("0 or 1")], id));
     }
     // Every other answer is good: no lane fails ten times in a row.
     let mut answered = 0;
@@ -227,7 +227,7 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
         settle(&mut queue, NOW, id, &verdict);
     }
     assert!((20..=24).contains(&answered), "{answered}");
-    let third = Delivery { lane: lanes[2], ..delivery(1_000) };
+    let third = delivery_in(lanes[2], 1_000);
     assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third is at the same host");
     queue.spilled(lanes[2], third.tier, third.id);
     set(
@@ -244,6 +244,31 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     assert_eq!(send(&mut queue, until), None, "one probe for all of them");
 }
 
+/// How many attempts a lane of one provider makes before the provider's breaker opens; `None` when it stays closed.
+/// Each delivery goes to one of so many endpoints, and every fourth attempt fails.
+fn attempts_before_region_opens(endpoints: u64) -> Option<u32> {
+    let provider = RegionId::from_raw(9);
+    let mut queue = Queue::new(Limits::default());
+    let special = Special { region: Some(provider), ..Special::default() };
+    set(&mut queue, LaneSettings { max_in_flight: 1, ..settings(LANE, Order::Fifo).with(special) });
+    for (id, attempts) in (0..400).zip(1..) {
+        admit(&mut queue, &Delivery { endpoint: EndpointId::from_raw(1 + id % endpoints), ..delivery(id) });
+        let sent = send(&mut queue, NOW)?;
+        settle(&mut queue, NOW, sent, if id % 4 == 0 { &REFUSED } else { &OK });
+        if queue.breakers(NOW).iter().any(|shown| shown.of == BreakerOf::Shared(SharedGate::Region(provider))) {
+            return Some(attempts);
+        }
+    }
+    None
+}
+
+#[test]
+fn region_breaker_counts_failing_endpoints_of_one_shared_lane() {
+    // 200 answers within the window are the least that a region's share is taken of.
+    assert_eq!(attempts_before_region_opens(20 * 4 + 1), Some(201));
+    assert_eq!(attempts_before_region_opens(1), None, "one failing endpoint says nothing of its provider");
+}
+
 #[test]
 fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
     let open_for = seconds(5);
@@ -253,7 +278,7 @@ fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
     for id in 0..40 {
         let lane = LaneId::from_raw(1 + id % 2);
         set(&mut queue, LaneSettings { origin: Some(there), ..settings(lane, Order::Fifo) });
-        admit(&mut queue, &Delivery { lane, ..delivery(id) });
+        admit(&mut queue, &delivery_in(lane, id));
     }
     // The first of each lane fails, and every third one from then on.
     let mut answered = 0;
@@ -281,7 +306,7 @@ fn a_paused_origin_holds_every_lane_that_sends_there_and_ends_by_itself() {
     for (lane, origin) in [(1, there), (2, there), (3, elsewhere)] {
         let lane = LaneId::from_raw(lane);
         set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
-        admit(&mut queue, &Delivery { lane, ..delivery(lane.raw()) });
+        admit(&mut queue, &delivery_in(lane, lane.raw()));
     }
     let until = at(60);
     queue.pause_origin(there, Hold { why: Why::Paused, until: Some(until) });
@@ -320,10 +345,12 @@ fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
             &mut queue,
             settings(lane, Order::Fifo).with(Special { credential: Some(credential), ..Special::default() }),
         );
-        admit(&mut queue, &Delivery { lane, ..delivery(lane.raw()) });
+        admit(&mut queue, &delivery_in(lane, lane.raw()));
     }
     let first = send(&mut queue, NOW).expect("both may go");
-    assert!(queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected)).is_none());
+    assert!(
+        queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected), false).is_none()
+    );
     assert_eq!(send(&mut queue, at(86_400)), None, "no further attempt is made with it");
     assert_eq!(queue.breakers(at(1)).len(), 1);
     queue.replaced(at(86_400), credential);
@@ -359,6 +386,76 @@ fn a_lane_keeps_its_rate_whatever_is_put_back() {
     let crowded = times.windows(11).any(|run| run[10].since(run[0]) < seconds(1));
     assert!(!crowded, "never more than ten in a second: {times:?}");
     assert_eq!(why(&queue, now, 99).why, Why::RateLimit);
+}
+
+#[test]
+fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
+    let credential = CredentialId::from_raw(9);
+    let mut queue = Queue::new(Limits::default());
+    let settings_of = |lane: LaneId| {
+        let special = Special { credential: Some(credential).filter(|_| lane.raw() < 3), ..Special::default() };
+        settings(lane, Order::Fifo).with(special)
+    };
+    for lane in [1, 2, 3] {
+        set(&mut queue, settings_of(LaneId::from_raw(lane)));
+    }
+    admit(&mut queue, &delivery_in(LaneId::from_raw(1), 10));
+    let first = send(&mut queue, NOW).expect("nothing holds it");
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    settle(&mut queue, NOW, first, &asked);
+    let explained = |queue: &Queue, id, lane| {
+        queue.explain(NOW, DeliveryId::from_raw(id), LaneId::from_raw(lane), State::Queued { due: NOW })
+    };
+    for lane in [1, 2] {
+        let row = delivery_in(LaneId::from_raw(lane), 20 + lane);
+        assert_eq!(admit(&mut queue, &row), Admission::NoRoom, "lane {lane} waits behind the credential");
+        queue.spilled(row.lane, row.tier, row.id);
+        set(&mut queue, settings_of(row.lane));
+        let Explained::Waits(hold) = explained(&queue, 20 + lane, lane) else { panic!("it waits") };
+        assert_eq!(hold.why, Why::Credential);
+        assert!(hold.until.is_some_and(|until| until >= NOW + seconds(60)), "{hold:?}");
+    }
+    admit(&mut queue, &delivery_in(LaneId::from_raw(3), 30));
+    assert_eq!(send(&mut queue, NOW), Some(30), "another credential's lane goes on");
+}
+
+#[test]
+fn later_retry_after_never_shortens_the_hold_of_a_credential() {
+    let with_credential = Special { credential: Some(CredentialId::from_raw(9)), ..Special::default() };
+    let asked = |wait| Verdict { scope: VerdictScope::Credential, ..asking(seconds(wait)) };
+    let refused = Verdict::of(Cause::CredentialRejected);
+    for (first, second) in [(refused, asked(5)), (asked(600), asked(5))] {
+        let mut queue = Queue::new(Limits::default());
+        set(&mut queue, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        for id in [1, 2] {
+            admit(&mut queue, &delivery(id));
+        }
+        let flights = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|sent| sent.expect("nothing holds them"));
+        for (id, verdict) in flights.iter().zip([first, second]) {
+            queue.settle(NOW, ROLL, DeliveryId::from_raw(*id), &verdict, false);
+        }
+        assert_eq!(send(&mut queue, at(300)), None, "{first:?} holds for longer than {second:?}");
+    }
+}
+
+#[test]
+fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential_held() {
+    let credential = CredentialId::from_raw(9);
+    let with_credential = Special { credential: Some(credential), ..Special::default() };
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    for (verdict, goes_on) in [(asked, true), (Verdict::of(Cause::CredentialRejected), false)] {
+        let mut before = Queue::new(Limits::default());
+        set(&mut before, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        admit(&mut before, &delivery(1));
+        send(&mut before, NOW).expect("nothing holds it");
+        before.settle(NOW, ROLL, DeliveryId::from_raw(1), &verdict, false);
+
+        let mut after = Queue::new(Limits::default());
+        after.restore_breakers(NOW, &before.soft_breakers());
+        set(&mut after, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        admit(&mut after, &delivery(1));
+        assert_eq!(send(&mut after, at(120)).is_some(), goes_on, "{verdict:?}");
+    }
 }
 
 #[test]
@@ -463,7 +560,7 @@ fn a_shared_rate_is_kept_over_all_its_lanes() {
         let lane = LaneId::from_raw(lane);
         set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
         for id in 0..20 {
-            admit(&mut queue, &Delivery { lane, ..delivery(lane.raw() * 100 + id) });
+            admit(&mut queue, &delivery_in(lane, lane.raw() * 100 + id));
         }
     }
     let sent: usize = (0..4_000).map(|ms| exchange(&mut queue, NOW + Duration::from_millis(ms), &OK, 10).len()).sum();
@@ -491,7 +588,7 @@ fn of_tenants(lanes: u64, tenants: u64, messages: u64) -> Queue {
         let tenant = TenantId::from_raw(1 + number % tenants);
         set(&mut queue, LaneSettings { origin, tenant, ..settings(lane, Order::Fifo) });
         for id in 0..messages {
-            admit(&mut queue, &Delivery { lane, ..delivery(number * 100 + id) });
+            admit(&mut queue, &delivery_in(lane, number * 100 + id));
         }
     }
     queue

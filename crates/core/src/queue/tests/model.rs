@@ -7,6 +7,7 @@
 mod law;
 
 use super::*;
+use crate::cut::EndpointChange;
 use crate::{Cause, Key, Scope, Why};
 
 pub(super) const LANES: usize = 4;
@@ -138,6 +139,8 @@ impl Model {
 
     /// Lets a row in, or moves it behind the window; whether it is in.
     fn admit(&mut self, at: usize) {
+        // A row before this one may have found no room, and the queue drops an idle lane at once.
+        self.notice_dropped(index(self.rows[at].durable.lane));
         let row = &self.rows[at];
         let (id, lane, tier) = (row.durable.id, row.durable.lane, row.durable.tier);
         let room = self.has_room(row);
@@ -180,18 +183,19 @@ impl Model {
         let before = Delivery { state: State::Dispatching, ..self.rows[at].delivery.clone() };
         let lane = index(before.lane);
         let roll = self.roll();
-        let decision = delivery::settle(&before, verdict, &self.lanes[lane].settings.policy, self.now, roll);
-        let settled = self.queue.settle(self.now, roll, before.id, verdict);
+        let decision =
+            delivery::settle(&before, verdict, &Circumstances::new(&self.lanes[lane].settings.policy), self.now, roll);
+        let settled = self.queue.settle(self.now, roll, before.id, verdict, false);
         if decision.attempts == before.attempts {
             assert_eq!(settled, None, "nothing was tried, so nothing is recorded");
-            self.lanes[lane].holds.extend(decision.lane_hold);
+            self.lanes[lane].holds.extend(decision.hold.map(|(_, hold)| hold));
             return self.waits_again(at, decision.state.due().unwrap_or(self.now));
         }
         let record = settled.expect("it is in flight");
-        assert_eq!(record.ends_endpoint, decision.ends_endpoint);
-        self.lanes[lane].holds.extend(decision.lane_hold);
+        assert_eq!(record.endpoint_change, decision.endpoint_change);
+        self.lanes[lane].holds.extend(decision.hold.map(|(_, hold)| hold));
         self.decided(at, &decision, record.clone());
-        if record.ends_endpoint {
+        if record.endpoint_change == Some(EndpointChange::Gone) {
             self.cut(Scope::Lane(before.lane), Cause::EndpointGone);
         }
     }

@@ -31,7 +31,7 @@ fn a_receipt_for_what_was_never_sent_changes_nothing() {
     admit(&mut queue, &delivery(1));
     send(&mut queue, NOW);
     let id = DeliveryId::from_raw(1);
-    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable)), None, "nothing was tried");
+    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable), false), None, "nothing was tried");
     assert_eq!(queue.receipt(NOW, id), None);
     assert_eq!(queue.refused_moves(), 0);
     send(&mut queue, NOW + seconds(2));

@@ -49,7 +49,7 @@ fn broken_host() -> (Queue, LaneSettings) {
         set(&mut queue, LaneSettings { lane: LaneId::from_raw(lane), ..third.clone() });
     }
     for id in 0..60 {
-        admit(&mut queue, &Delivery { lane: LaneId::from_raw(1 + id % 2), ..delivery(id) });
+        admit(&mut queue, &delivery_in(LaneId::from_raw(1 + id % 2), id));
     }
     let mut answered = 0;
     while let Some(id) = send(&mut queue, NOW) {
@@ -84,7 +84,7 @@ fn with_credential(lane: LaneId) -> LaneSettings {
 #[test]
 fn rows_behind_the_window_are_read_once_their_host_is_well_again() {
     let (mut queue, third) = broken_host();
-    let row = Delivery { lane: third.lane, ..delivery(1_000) };
+    let row = delivery_in(third.lane, 1_000);
     assert_eq!(admit(&mut queue, &row), Admission::NoRoom);
     queue.spilled(row.lane, row.tier, row.id);
     set(&mut queue, third);
@@ -171,7 +171,7 @@ fn a_credential_that_an_operator_resets_is_probed_and_goes_on() {
     for lane in (1..=2).map(LaneId::from_raw) {
         set(&mut queue, with_credential(lane));
         for n in 0..5 {
-            admit(&mut queue, &Delivery { lane, ..delivery(lane.raw() * 10 + n) });
+            admit(&mut queue, &delivery_in(lane, lane.raw() * 10 + n));
         }
     }
     assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1).len(), 1);
@@ -187,9 +187,9 @@ fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
         admit(&mut queue, &delivery(id));
     }
     let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both may go")));
-    queue.settle(at(1), ROLL, both[0], &REJECTED);
+    queue.settle(at(1), ROLL, both[0], &REJECTED, false);
     queue.replaced(at(2), CREDENTIAL);
-    queue.settle(at(3), ROLL, both[1], &REJECTED);
+    queue.settle(at(3), ROLL, both[1], &REJECTED, false);
     assert_eq!(run(&mut queue, at(3), at(86_400), &OK).0.len(), 5);
 }
 

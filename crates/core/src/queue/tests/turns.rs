@@ -10,7 +10,7 @@ fn know(queue: &mut Queue, lane: u64) {
 }
 
 fn arrive(queue: &mut Queue, lane: u64, nth: u64) {
-    let delivery = Delivery { lane: LaneId::from_raw(lane), ..delivery(lane * 1_000 + nth) };
+    let delivery = delivery_in(LaneId::from_raw(lane), lane * 1_000 + nth);
     assert_eq!(admit(queue, &delivery), Admission::Taken);
 }
 

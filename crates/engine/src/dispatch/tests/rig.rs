@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::flow::breaker::Rule;
-use posthaste_core::id::{Key, MessageId};
+use posthaste_core::id::{EndpointId, Key, MessageId};
 use posthaste_core::queue::{BreakerOf, LaneSettings, SoftBreaker};
 use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
 
@@ -144,7 +144,9 @@ impl Rig {
             ack_within,
             has_compact: false,
         };
-        let delivery = fanout.delivery(0, &Candidate { lane, event_types: &[], subject: None, tags: &[], ttl: None });
+        let endpoint = EndpointId(lane.lane.0.plus(70));
+        let to = Candidate { endpoint, lane, event_types: &[], subject: None, tags: &[], ttl: None };
+        let delivery = fanout.delivery(0, &to);
         let place = Place::for_new(lane.order, false, at(0), at(0));
         let message = Message::new(id, lane.tenant, at(0), Bytes::new());
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];

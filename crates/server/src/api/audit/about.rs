@@ -23,6 +23,8 @@ use crate::duration;
 pub(super) struct About {
     pub(super) tenant: Option<TenantId>,
     pub(super) endpoint: Option<EndpointId>,
+    /// The lane of an endpoint that the entry does not name.
+    pub(super) lane: Option<LaneId>,
     pub(super) message: Option<MessageId>,
     pub(super) delivery: Option<DeliveryId>,
     /// What it is about where that is none of these.
@@ -46,7 +48,11 @@ impl About {
     }
 
     fn lane(lane: LaneId) -> Self {
-        Self { endpoint: Some(lane.endpoint()), ..Self::default() }
+        Self { lane: Some(lane), ..Self::default() }
+    }
+
+    fn to(endpoint: EndpointId) -> Self {
+        Self { endpoint: Some(endpoint), ..Self::default() }
     }
 
     fn endpoint(endpoint: EndpointId, tenant: TenantId) -> Self {
@@ -68,17 +74,17 @@ pub(super) fn about(entry: &Entry) -> About {
         Entry::Accepted { message, tenant, deliveries, .. } => {
             About { message: Some(*message), ..About::of(*tenant) }.saying(format!("{} deliveries", deliveries.len()))
         }
-        Entry::Attempted { lane, attempt, .. } | Entry::Late { lane, attempt, .. } => {
-            About::lane(*lane).saying(attempt.cause.code())
+        Entry::Attempted { endpoint, attempt, .. } | Entry::Late { endpoint, attempt, .. } => {
+            About::to(*endpoint).saying(attempt.cause.code())
         }
-        Entry::Ended { delivery, message, lane, state, .. } => {
-            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying(end(state))
+        Entry::Ended { delivery, message, endpoint, state, .. } => {
+            About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }.saying(end(state))
         }
         Entry::Cut { scope, cause, .. } => cut(*scope).saying(cause.code()),
         Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
         Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
-        Entry::Hurried { delivery, message, lane, .. } => {
-            About { message: Some(*message), delivery: Some(*delivery), ..About::lane(*lane) }.saying("asked for now")
+        Entry::Hurried { delivery, message, endpoint, .. } => {
+            About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }.saying("asked for now")
         }
         Entry::Reset { of, how, .. } => reset(*of, *how),
         Entry::Endpoint { endpoint, tenant, deed, status, .. } => {

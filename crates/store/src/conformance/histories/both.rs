@@ -11,6 +11,7 @@ use posthaste_core::queue::{Order, Place};
 use posthaste_core::tier::Tier;
 use tempfile::TempDir;
 
+use super::super::fixture::ended;
 use super::Fault;
 use super::made::{dead_letters, endpoint, idempotency, new_delivery, pause_scope, scope, settlement};
 use super::step::{Call, Draft, LANES, Outcome, Step, at};
@@ -194,7 +195,14 @@ impl Both {
             spared.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).filter(in_scope).collect();
         spared.sort_unstable();
         spared.dedup();
-        let cut = Cut { scope, upto: row.id.0, cause, at: at(30 + i64::from(row.attempts)), spared };
+        let cut = Cut {
+            scope,
+            upto: row.id.0,
+            cause,
+            at: at(30 + i64::from(row.attempts)),
+            spared,
+            endpoint: ended(scope, cause),
+        };
         ask!(self, cut(self.session, cut.clone(), None));
     }
 

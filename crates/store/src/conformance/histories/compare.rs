@@ -6,8 +6,9 @@ use posthaste_core::id::{LaneId, TenantId, WriterId};
 use posthaste_core::queue::{Order, Span};
 use posthaste_core::tier::Tier;
 
+use super::super::fixture::endpoint_id;
 use super::both::{Both, ask};
-use super::made::dead_letters;
+use super::made::{dead_letters, selectors};
 use super::step::{FILTERS, LANES, at};
 use crate::journal::{Entry, Head};
 use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Store};
@@ -49,10 +50,22 @@ impl Both {
                 }
             }
             self.compare_derived(lane).await;
-            ask!(self, endpoint(lane.endpoint()));
+            ask!(self, endpoint(endpoint_id(lane.raw())));
+            ask!(self, endpoint_of_lane(lane));
             ask!(self, lanes(vec![lane]));
         }
         ask!(self, endpoints(TenantId::from_raw(1)));
+        for selector in selectors() {
+            for limit in [1, 100] {
+                let mut after = None;
+                loop {
+                    after = ask!(self, endpoints_matching(TenantId::from_raw(1), selector.clone(), after, limit)).next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
         assert_eq!(happened(self.sqlite()).await, happened(&self.memory).await);
     }
 
@@ -71,7 +84,7 @@ impl Both {
         let every = JobQuery::EveryReplay(ListOrder::NewestFirst);
         let tenant = TenantId::from_raw(1);
         let running = [JobQuery::Running, JobQuery::FanOuts, JobQuery::ReplaysOf(tenant)];
-        for query in running.into_iter().chain([JobQuery::Of(tenant), every]) {
+        for query in running.into_iter().chain([JobQuery::Replays(tenant, ListOrder::OldestFirst), every]) {
             ask!(self, jobs(query, None, 100));
         }
         for delivery in &self.deliveries {
@@ -147,7 +160,7 @@ async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
 async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<Shown> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
-        let filter = HistoryFilter::of(lane.endpoint());
+        let filter = HistoryFilter::of(endpoint_id(lane.raw()));
         let page = store.history(filter, order, from, limit, at(5)).await.expect("it reads");
         found.extend(page.deliveries);
         from = page.next;

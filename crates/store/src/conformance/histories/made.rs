@@ -7,16 +7,17 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
 use posthaste_core::delivery::{Compact, Delivery};
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, Shard, TenantId};
+use posthaste_core::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
 use posthaste_core::queue::{OnDead, Order, Record};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
+use super::super::fixture::endpoint_id;
 use super::step::{Call, Draft, End, Outcome, at};
-use crate::row::SigningSecret;
+use crate::row::{SigningSecret, WebhookTarget};
 use crate::{
-    Attempt, CollapseKey, DeadLetterFilter, Endpoint, FirstAnswer, Idempotency, KeyHash, NewDelivery, PauseScope,
-    Session, Settlement,
+    Attempt, CollapseKey, DeadLetterFilter, Endpoint, EndpointSelector, FirstAnswer, Idempotency, KeyHash, NewDelivery,
+    PauseScope, Session, Settlement,
 };
 
 pub(super) fn idempotency(call: Call) -> Idempotency {
@@ -36,7 +37,7 @@ pub(super) fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDeli
         expiry: draft.expiry,
         ack_within: draft.acks.then(|| Duration::from_secs(1)),
         compact: if draft.acks { Compact::Spare } else { Compact::None },
-        ..Delivery::queued(DeliveryId(message.0.plus(n)), message, lane, draft.tier, at(0))
+        ..Delivery::queued(DeliveryId(message.0.plus(n)), message, endpoint_id(draft.lane), lane, draft.tier, at(0))
     };
     let lane = Arc::new(endpoint(draft.lane, 1, Order::Fifo).lane_settings());
     NewDelivery { delivery, place: draft.place, lane, collapse: draft.collapse.map(CollapseKey) }
@@ -72,7 +73,7 @@ pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) ->
             place: outcome.place,
             shard: Shard::of(row.lane),
             pauses_lane: outcome.pauses_lane,
-            ends_endpoint: false,
+            endpoint_change: None,
             delivery,
         },
         epoch: session.epoch - outcome.epoch_off,
@@ -85,12 +86,12 @@ pub(super) fn dead_letters(filter: usize) -> DeadLetterFilter {
     let all = DeadLetterFilter::of(TenantId::from_raw(1));
     match filter {
         0 => all,
-        1 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(1)), ..all },
+        1 => DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..all },
         2 => DeadLetterFilter { cause: Some(Cause::Unavailable), ..all },
         3 => DeadLetterFilter { event_type: Some("a.b".to_owned()), ..all },
         4 => DeadLetterFilter { tier: Some(Tier::Promotional), ..all },
         5 => DeadLetterFilter { since: Some(at(7)), until: Some(at(13)), ..all },
-        6 => DeadLetterFilter { endpoint: Some(EndpointId::from_raw(0)), until: Some(at(9)), ..all },
+        6 => DeadLetterFilter { endpoint: Some(endpoint_id(0)), until: Some(at(9)), ..all },
         7 => DeadLetterFilter::of(TenantId::from_raw(2)),
         8 => DeadLetterFilter { event_type: Some("a.b".to_owned()), ..DeadLetterFilter::default() },
         _ => DeadLetterFilter::default(),
@@ -110,12 +111,36 @@ pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {
     }
 }
 
+/// Selectors of one or two subjects, of one or two tags, and of both.
+pub(super) fn selectors() -> Vec<EndpointSelector> {
+    let subjects: [&[&str]; 4] = [&[], &["ann"], &["bob"], &["ann", "bob"]];
+    let tags: [&[&str]; 4] = [&[], &["a"], &["b"], &["c", "a"]];
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let every = subjects.iter().flat_map(|subjects| tags.iter().map(move |tags| (owned(subjects), owned(tags))));
+    every.filter_map(|(subjects, tags)| EndpointSelector::new(&subjects, &tags)).collect()
+}
+
+/// An endpoint whose subject and tags follow from the rest, so that a change of it moves them as well.
 pub(super) fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
+    let tags: &[&str] = match order {
+        Order::Fifo => &["a", "b"],
+        Order::NewestFirst => &["b", "c"],
+        Order::Strict => &[],
+    };
+    let subject = [None, Some("ann"), Some("bob")].get(secrets).copied().flatten().map(str::to_owned);
+    let secrets = vec![SigningSecret::lasting("whsec_a"); secrets];
     Endpoint {
-        secrets: vec![SigningSecret::lasting("whsec_a"); secrets],
+        subject,
+        tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         order,
         on_dead: OnDead::Hold,
         max_in_flight: 4,
-        ..Endpoint::new(EndpointId::from_raw(lane), TenantId::from_raw(1), at(0), format!("https://example.com/{lane}"))
+        ..Endpoint::new(
+            endpoint_id(lane),
+            LaneId::from_raw(lane),
+            TenantId::from_raw(1),
+            at(0),
+            WebhookTarget::signing(format!("https://example.com/{lane}"), secrets),
+        )
     }
 }

@@ -9,7 +9,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
 
-use super::{Entry, ErasedWhom};
+use super::{Entry, ErasedWhom, SpreadDelivery};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack, damaged};
 use crate::number;
@@ -31,24 +31,23 @@ impl Entry {
                     bytes.extend(hidden.0);
                 }
                 pack::number(bytes, deliveries.len() as u64);
-                for (lane, tier) in deliveries {
-                    numbers(bytes, &[lane.raw(), number::tier_number(*tier).into()]);
-                }
+                deliveries.iter().for_each(|queue| pack_queue(bytes, *queue));
             }
-            Self::Attempted { delivery, lane, attempt } => {
-                numbers(bytes, &[2, delivery.raw(), lane.raw()]);
+            Self::Attempted { delivery, endpoint, attempt } => {
+                numbers(bytes, &[2, delivery.raw(), endpoint.raw()]);
                 pack_attempt(bytes, attempt);
             }
-            Self::Late { delivery, lane, attempt } => {
-                numbers(bytes, &[3, delivery.raw(), lane.raw()]);
+            Self::Late { delivery, endpoint, attempt } => {
+                numbers(bytes, &[3, delivery.raw(), endpoint.raw()]);
                 pack_attempt(bytes, attempt);
             }
-            Self::Ended { delivery, message, lane, tier, state, attempts, attempt } => {
+            Self::Ended { delivery, message, endpoint, lane, tier, state, attempts, attempt } => {
                 let (kind, at, cause) = number::split(state);
                 let back = delivery.raw().wrapping_sub(message.raw());
                 let cause = cause.map_or(0, |cause| u64::from(number::cause_number(cause)) + 1);
-                let tier = number::tier_number(*tier).into();
-                numbers(bytes, &[4, delivery.raw(), back, lane.raw(), tier, kind.into(), cause, (*attempts).into()]);
+                numbers(bytes, &[4, delivery.raw(), back]);
+                pack_queue(bytes, (*endpoint, *lane, *tier));
+                numbers(bytes, &[kind.into(), cause, (*attempts).into()]);
                 pack::time(bytes, at.unwrap_or(Timestamp::MAX));
                 if let Some(attempt) = attempt {
                     pack_attempt(bytes, attempt);
@@ -78,8 +77,8 @@ impl Entry {
                 pack_pause(bytes, *scope);
                 pack_act(bytes, *at, *by);
             }
-            Self::Hurried { delivery, message, lane, at, by } => {
-                numbers(bytes, &[23, delivery.raw(), message.raw(), lane.raw()]);
+            Self::Hurried { delivery, message, endpoint, at, by } => {
+                numbers(bytes, &[23, delivery.raw(), message.raw(), endpoint.raw()]);
                 pack_act(bytes, *at, *by);
             }
             Self::Reset { of, how, at, by } => {
@@ -96,9 +95,9 @@ impl Entry {
                 numbers(bytes, &[10, job.raw(), tenant.raw()]);
                 pack::time(bytes, *at);
                 pack::number(bytes, deliveries.len() as u64);
-                for (delivery, message, lane, tier) in deliveries {
-                    let back = delivery.raw().wrapping_sub(message.raw());
-                    numbers(bytes, &[delivery.raw(), back, lane.raw(), number::tier_number(*tier).into()]);
+                for SpreadDelivery { delivery, message, queue } in deliveries {
+                    numbers(bytes, &[delivery.raw(), delivery.raw().wrapping_sub(message.raw())]);
+                    pack_queue(bytes, *queue);
                 }
             }
             Self::Job { job, tenant, state, replay, at, by } => {
@@ -179,8 +178,12 @@ impl Entry {
         let entry = match rest.number()? {
             0 => Self::Opened { session: rest.number()?, at: rest.time()? },
             1 => unpack_accepted(&mut rest)?,
-            2 => Self::Attempted { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
-            3 => Self::Late { delivery: id(&mut rest)?, lane: lane(&mut rest)?, attempt: attempt(&mut rest)? },
+            2 => Self::Attempted {
+                delivery: id(&mut rest)?,
+                endpoint: endpoint(&mut rest)?,
+                attempt: attempt(&mut rest)?,
+            },
+            3 => Self::Late { delivery: id(&mut rest)?, endpoint: endpoint(&mut rest)?, attempt: attempt(&mut rest)? },
             4 => unpack_ended(&mut rest)?,
             5 => Self::Cut {
                 scope: scope(&mut rest)?,
@@ -200,7 +203,7 @@ impl Entry {
             23 => Self::Hurried {
                 delivery: id(&mut rest)?,
                 message: MessageId::from_raw(rest.number()?),
-                lane: lane(&mut rest)?,
+                endpoint: endpoint(&mut rest)?,
                 at: rest.time()?,
                 by: by(&mut rest)?,
             },
@@ -211,7 +214,7 @@ impl Entry {
                 by: by(&mut rest)?,
             },
             9 => Self::Endpoint {
-                endpoint: EndpointId::from_raw(rest.number()?),
+                endpoint: endpoint(&mut rest)?,
                 tenant: TenantId::from_raw(rest.number()?),
                 deed: number::stored_deed(rest.small()?)?,
                 status: number::stored_status(rest.small()?)?,
@@ -268,7 +271,7 @@ impl Entry {
                 subject: if rest.0.is_empty() { None } else { Some(rest.hidden()?) },
             },
             19 => Self::Secret {
-                endpoint: EndpointId::from_raw(rest.number()?),
+                endpoint: endpoint(&mut rest)?,
                 tenant: TenantId::from_raw(rest.number()?),
                 act: number::stored_secret_act(rest.small()?)?,
                 at: rest.time()?,
@@ -297,14 +300,14 @@ fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let subject = if has & 1 == 0 { None } else { Some(rest.hidden()?) };
     let correlation = if has & 2 == 0 { None } else { Some(rest.hidden()?) };
     let count = rest.number()?;
-    let deliveries = (0..count).map(|_| Ok((lane(rest)?, tier(rest)?))).collect::<Result<_, StoreError>>()?;
+    let deliveries = (0..count).map(|_| queue(rest)).collect::<Result<_, StoreError>>()?;
     Ok(Entry::Accepted { message, tenant, at, digest, subject, correlation, deliveries })
 }
 
 fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let delivery = id(rest)?;
     let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
-    let (lane, tier) = (lane(rest)?, tier(rest)?);
+    let (endpoint, lane, tier) = queue(rest)?;
     let kind = rest.small()?;
     let cause = match rest.small::<i64>()? {
         0 => None,
@@ -313,7 +316,7 @@ fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let attempts = rest.small()?;
     let state = number::join(kind, rest.time()?.as_millis(), cause)?;
     let attempt = if rest.0.is_empty() { None } else { Some(attempt(rest)?) };
-    Ok(Entry::Ended { delivery, message, lane, tier, state, attempts, attempt })
+    Ok(Entry::Ended { delivery, message, endpoint, lane, tier, state, attempts, attempt })
 }
 
 fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
@@ -322,7 +325,7 @@ fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let each = |_| {
         let delivery = id(rest)?;
         let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
-        Ok((delivery, message, lane(rest)?, tier(rest)?))
+        Ok(SpreadDelivery { delivery, message, queue: queue(rest)? })
     };
     Ok(Entry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
 }
@@ -412,8 +415,20 @@ fn id(rest: &mut Unpack<'_>) -> Result<DeliveryId, StoreError> {
     Ok(DeliveryId::from_raw(rest.number()?))
 }
 
-fn lane(rest: &mut Unpack<'_>) -> Result<LaneId, StoreError> {
-    Ok(LaneId::from_raw(rest.number()?))
+fn endpoint(rest: &mut Unpack<'_>) -> Result<EndpointId, StoreError> {
+    Ok(EndpointId::from_raw(rest.number()?))
+}
+
+/// A webhook endpoint and its lane are made together: their ids lie side by side, and the distance is one byte.
+fn pack_queue(bytes: &mut Vec<u8>, (endpoint, lane, tier): (EndpointId, LaneId, Tier)) {
+    let distance = lane.raw().wrapping_sub(endpoint.raw());
+    numbers(bytes, &[endpoint.raw(), distance, number::tier_number(tier).into()]);
+}
+
+fn queue(rest: &mut Unpack<'_>) -> Result<(EndpointId, LaneId, Tier), StoreError> {
+    let endpoint = endpoint(rest)?;
+    let lane = LaneId::from_raw(endpoint.raw().wrapping_add(rest.number()?));
+    Ok((endpoint, lane, tier(rest)?))
 }
 
 fn tier(rest: &mut Unpack<'_>) -> Result<Tier, StoreError> {

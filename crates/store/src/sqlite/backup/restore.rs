@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use posthaste_core::id::{Key, LaneId};
+use posthaste_core::id::Key;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Sha256;
 use posthaste_crypto::master::{KeyCheck, Masters};
@@ -262,16 +262,16 @@ async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<Would
     Ok((would_send, again))
 }
 
-/// Every lane with something that waits, the longest first.
+/// Every endpoint with deliveries that wait, the most first.
 fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<WouldSend>, StoreError> {
     let doing = failed("count what waits");
     let mut sql = conn
         .prepare(
-            "SELECT d.lane, (SELECT e.tenant FROM endpoint e WHERE e.id = d.lane), count(*), sum(d.due_ms <= ?1),
-                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.lane),
+            "SELECT d.endpoint, (SELECT e.tenant FROM endpoint e WHERE e.id = d.endpoint), count(*), sum(d.due_ms <= ?1),
+                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.endpoint),
                     (SELECT t.at_ms FROM endpoint e JOIN document t ON t.kind = 0 AND t.tenant = e.tenant
-                     WHERE e.id = d.lane)
-             FROM delivery d GROUP BY d.lane ORDER BY 3 DESC, 1",
+                     WHERE e.id = d.endpoint)
+             FROM delivery d GROUP BY d.endpoint ORDER BY 3 DESC, 1",
         )
         .map_err(&doing)?;
     let mut rows = sql.query([now.as_millis()]).map_err(&doing)?;
@@ -284,7 +284,7 @@ fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<Woul
         let tenant = get::<Option<i64>>(row, 1)?.map(stored_key).transpose()?;
         let made = get(row, 6)?;
         found.push(WouldSend {
-            endpoint: id(Kind::Endpoint, LaneId(stored_key(get(row, 0)?)?).endpoint().0, get(row, 5)?),
+            endpoint: id(Kind::Endpoint, stored_key(get(row, 0)?)?, get(row, 5)?),
             tenant: tenant.map(|tenant| id(Kind::Tenant, tenant, made)),
             pending: get::<i64>(row, 2)?.unsigned_abs(),
             due: get::<i64>(row, 3)?.unsigned_abs(),

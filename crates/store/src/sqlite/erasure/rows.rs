@@ -14,10 +14,10 @@ use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::{Open, Phase, one};
 use crate::journal::{Entries, Entry, Hidden};
-use crate::row::PauseScope;
+use crate::row::{EndpointStatus, PauseScope};
 use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
-use crate::sqlite::sealed::{self, Names};
-use crate::sqlite::{failed, pause, retention, vault};
+use crate::sqlite::sealed::Names;
+use crate::sqlite::{endpoint, failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
 /// Rows that a step looks at.
@@ -65,6 +65,9 @@ fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     Ok(removed < STEP)
 }
 
+/// An endpoint's id, lane, sealed value and hashes of tags.
+type StoredEndpoint = (i64, i64, Vec<u8>, Option<Vec<u8>>);
+
 fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
     let doing = failed("look for a tenant's endpoints");
     if open.erasure.is_tenant {
@@ -75,26 +78,33 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
             return Ok((Vec::new(), false));
         }
     }
-    let found: Vec<(i64, Vec<u8>)> = conn
+    let found: Vec<StoredEndpoint> = conn
         .prepare_cached(
-            "SELECT id, sealed FROM endpoint WHERE tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3",
+            "SELECT id, lane, sealed, tags FROM endpoint
+             WHERE tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3",
         )
         .and_then(|mut sql| {
             let params = (key(open.erasure.tenant.0), open.cursor, ERASURE_STEP_MAX);
-            sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+            sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?.collect()
         })
         .map_err(&doing)?;
     let mut lanes = Vec::new();
-    for (id, sealed) in &found {
-        if !is_there(conn, sealed)? {
-            execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
-            let lane = LaneId::from(EndpointId(stored_key(*id)?));
+    for (id, lane, sealed, tags) in &found {
+        if !vault::can_open(conn, sealed)? {
+            if open.erasure.is_tenant {
+                endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(&doing)?;
+                execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
+            } else {
+                // Deliveries to it may be about somebody else: their tenant is read from the row of the endpoint.
+                endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
+            }
+            let lane = LaneId(stored_key(*lane)?);
             pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
             lanes.push(lane);
         }
     }
     match found.last() {
-        Some((last, _)) if found.len() == STEP => Open { cursor: *last, ..open }.write(conn)?,
+        Some((last, ..)) if found.len() == STEP => Open { cursor: *last, ..open }.write(conn)?,
         _ => open.turn(conn)?,
     }
     Ok((lanes, false))
@@ -129,7 +139,7 @@ fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
         if gone == STEP {
             return Ok(false);
         }
-        if !is_there(conn, &sealed)? {
+        if !vault::can_open(conn, &sealed)? {
             execute(conn, "DELETE FROM document WHERE kind = ?1 AND id = ?2", (kind, id))?;
             gone += 1;
         }
@@ -232,7 +242,7 @@ fn of_tenant(conn: &Connection, open: Open, table: &'static str) -> Result<Look,
     let (mut look, mut looked) = (Look { found: Vec::new(), last: open.cursor, full: false }, 0);
     while let Some(row) = rows.next().map_err(&doing)? {
         (look.last, looked) = (get(row, 0)?, looked + 1);
-        if get::<i64>(row, 1)? != key(open.erasure.tenant.0) || is_there(conn, &get::<Vec<u8>>(row, 3)?)? {
+        if get::<i64>(row, 1)? != key(open.erasure.tenant.0) || vault::can_open(conn, &get::<Vec<u8>>(row, 3)?)? {
             continue;
         }
         let names = Some(Names::stored(get::<Option<Vec<u8>>>(row, 2)?.as_deref())?);
@@ -309,17 +319,17 @@ impl Removal<'_> {
                 let ended = Delivery { state, ..pending };
                 self.entries.push(&Entry::ended(&ended, None));
                 execute(self.conn, "DELETE FROM delivery WHERE id = ?1", [key(ended.id.0)])?;
-                self.gone(key(ended.id.0), key(ended.lane.0))?;
+                self.gone(key(ended.id.0), key(ended.endpoint.0))?;
             }
         }
-        for (id, lane) in self.ended((message, from, below, limit(self.left + self.under_way.len() + 1)))? {
+        for (id, endpoint) in self.ended((message, from, below, limit(self.left + self.under_way.len() + 1)))? {
             if self.under_way.contains(&DeliveryId(stored_key(id)?)) {
                 // Something newer took its place while it was being sent.
                 self.spared = true;
             } else if self.left == 0 {
                 return Ok(false);
             } else {
-                self.gone(id, lane)?;
+                self.gone(id, endpoint)?;
             }
         }
         Ok(true)
@@ -346,24 +356,20 @@ impl Removal<'_> {
     fn ended(&self, params: (i64, i64, i64, i64)) -> Result<Vec<(i64, i64)>, StoreError> {
         self.conn
             .prepare_cached(
-                "SELECT id, lane FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4",
+                "SELECT id, endpoint FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4",
             )
             .and_then(|mut sql| sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
             .map_err(failed("look for the outcomes of a message"))
     }
 
     /// Removes what is left of a delivery.
-    fn gone(&mut self, id: i64, lane: i64) -> Result<(), StoreError> {
-        retention::let_outcome_go(self.conn, id, lane).map_err(failed("remove a delivery"))?;
+    fn gone(&mut self, id: i64, endpoint: i64) -> Result<(), StoreError> {
+        retention::let_outcome_go(self.conn, id, endpoint).map_err(failed("remove a delivery"))?;
         execute(self.conn, "DELETE FROM replay_life WHERE new = ?1", [id])?;
         self.open.erasure.deliveries += 1;
         self.left = self.left.saturating_sub(1);
         Ok(())
     }
-}
-
-fn is_there(conn: &Connection, value: &[u8]) -> Result<bool, StoreError> {
-    vault::is_on_disk(conn, sealed::key_of(value)?).map_err(failed("look for a key"))
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {

@@ -100,6 +100,7 @@ CREATE TABLE kept (
 CREATE TABLE delivery (
   id INTEGER PRIMARY KEY,
   back INTEGER NOT NULL,                     -- its message's id is id - back
+  endpoint INTEGER NOT NULL,
   lane INTEGER NOT NULL,
   tier INTEGER NOT NULL CHECK (tier BETWEEN 0 AND 2),
   state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2),  -- queued, retry, awaiting ack
@@ -134,6 +135,7 @@ CREATE INDEX delivery_collapse ON delivery (lane, collapse) WHERE collapse IS NO
 CREATE TABLE outcome (
   id INTEGER PRIMARY KEY,
   back INTEGER NOT NULL,
+  endpoint INTEGER NOT NULL,
   lane INTEGER NOT NULL,
   tier INTEGER NOT NULL,
   state INTEGER NOT NULL CHECK (state BETWEEN 3 AND 6),  -- delivered, dead, expired, cancelled
@@ -237,9 +239,9 @@ CREATE TABLE checkpoint (
 -- Derived from the journal, and made again from it if need be: up to row `followed` of `meta`, and of
 -- the batch up to `following` some. A count says up to which row it counts.
 CREATE TABLE history (
-  lane INTEGER NOT NULL,
+  endpoint INTEGER NOT NULL,
   delivery INTEGER NOT NULL,
-  PRIMARY KEY (lane, delivery)
+  PRIMARY KEY (endpoint, delivery)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE name (
@@ -366,11 +368,11 @@ CREATE UNIQUE INDEX replay_life_new ON replay_life (new);
 -- What endpoints were missing and have got since: each message once.
 CREATE TABLE replay_missed (
   message INTEGER NOT NULL,
-  lane INTEGER NOT NULL,
+  endpoint INTEGER NOT NULL,
   delivery INTEGER NOT NULL,
   job INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  PRIMARY KEY (message, lane)
+  PRIMARY KEY (message, endpoint)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE cut (
@@ -423,10 +425,13 @@ CREATE INDEX document_tenant ON document (kind, tenant, id);
 
 CREATE TABLE endpoint (
   id INTEGER PRIMARY KEY,
+  lane INTEGER NOT NULL,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   version INTEGER NOT NULL,                  -- counts its changes
   uid BLOB,                                  -- a keyed hash of it
+  subject BLOB,                              -- 16 bytes of a keyed hash of tenant and subject
+  tags BLOB,                                 -- its rows of endpoint_tag: 16 bytes for each tag, in their order
   sealed BLOB NOT NULL,                      -- all that its owner wrote; empty once it is deleted
   ttl_us INTEGER,
   send_order INTEGER NOT NULL CHECK (send_order BETWEEN 0 AND 2),  -- fifo, newest first, strict
@@ -435,6 +440,15 @@ CREATE TABLE endpoint (
   status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3) -- active, gone, disabled by its receiver, deleted
 ) STRICT;
 
+CREATE UNIQUE INDEX endpoint_lane ON endpoint (lane);
 CREATE INDEX endpoint_tenant ON endpoint (tenant) WHERE status <> 3;
 CREATE INDEX endpoint_deleted ON endpoint (tenant) WHERE status = 3;
 CREATE UNIQUE INDEX endpoint_uid ON endpoint (uid) WHERE uid IS NOT NULL;
+CREATE INDEX endpoint_subject ON endpoint (subject) WHERE subject IS NOT NULL;
+
+-- Which endpoints carry a tag, by id: written and removed with the endpoint's own row.
+CREATE TABLE endpoint_tag (
+  tag BLOB NOT NULL,                         -- 16 bytes of a keyed hash of tenant and tag
+  endpoint INTEGER NOT NULL,
+  PRIMARY KEY (tag, endpoint)
+) STRICT, WITHOUT ROWID;

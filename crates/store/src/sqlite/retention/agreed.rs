@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use posthaste_core::id::{LaneId, TenantId};
+use posthaste_core::id::{EndpointId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -223,12 +223,12 @@ pub(super) fn walked(conn: &Connection) -> Result<i64, StoreError> {
     Ok(least)
 }
 
-/// Who owns lanes, and what was agreed with them.
+/// Who owns endpoints, and what was agreed with them.
 pub(super) struct Owners<'c> {
     conn: &'c Connection,
     /// Whether nothing was agreed with anybody.
     are_equals: bool,
-    lanes: BTreeMap<LaneId, TenantId>,
+    endpoints: BTreeMap<EndpointId, TenantId>,
     own: BTreeMap<TenantId, OwnRetention>,
 }
 
@@ -238,7 +238,7 @@ impl<'c> Owners<'c> {
             .prepare_cached("SELECT 1 FROM own_retention LIMIT 1")
             .and_then(|mut sql| sql.exists([]))
             .map_err(failed("read what was agreed"))?;
-        Ok(Self { conn, are_equals: !any, lanes: BTreeMap::new(), own: BTreeMap::new() })
+        Ok(Self { conn, are_equals: !any, endpoints: BTreeMap::new(), own: BTreeMap::new() })
     }
 
     /// What was agreed with a tenant.
@@ -264,17 +264,17 @@ impl<'c> Owners<'c> {
         Ok(own)
     }
 
-    /// Whose a lane is, where that matters.
-    pub(super) fn of(&mut self, lane: LaneId) -> Result<Option<TenantId>, StoreError> {
+    /// The tenant of an endpoint, where that matters.
+    pub(super) fn of(&mut self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         if self.are_equals {
             return Ok(None);
         }
-        derived::owner(self.conn, &mut self.lanes, lane).map(Some)
+        derived::owner(self.conn, &mut self.endpoints, endpoint).map(Some)
     }
 
-    /// Whether what is in a lane belongs to a walk by how long histories are kept.
-    pub(super) fn belongs(&mut self, lane: LaneId, walk: Walk) -> Result<bool, StoreError> {
-        let own = match self.of(lane)? {
+    /// Whether what goes to an endpoint belongs to a walk by how long histories are kept.
+    pub(super) fn belongs(&mut self, endpoint: EndpointId, walk: Walk) -> Result<bool, StoreError> {
+        let own = match self.of(endpoint)? {
             Some(tenant) => self.own(tenant)?,
             None => OwnRetention::default(),
         };

@@ -15,12 +15,54 @@ use super::{Once, opened, spot, text};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
 use crate::number::{micros, stored_micros};
-use crate::row::{Endpoint, EndpointRate, EndpointTls, Idempotency, SigningSecret};
+use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
 use crate::sqlite::vault::{NewKey, Vault};
 
 /// What an endpoint's uid is looked up by.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {
     lookups.hash("endpoint's uid", tenant.raw(), uid.as_bytes())
+}
+
+/// Bytes of the hashes that subjects and tags are looked up by: as many as keep two of them apart.
+pub(in crate::sqlite) const NAME_BYTES: usize = 16;
+
+/// What subjects and tags are looked up by: the beginning of a keyed hash of the tenant and the name.
+pub(in crate::sqlite) type NameHash = [u8; NAME_BYTES];
+
+/// What an endpoint's subject is looked up by.
+pub(in crate::sqlite) fn hide_subject(lookups: &LookupKey, tenant: TenantId, subject: &str) -> NameHash {
+    shortened(&lookups.hash("endpoint's subject", tenant.raw(), subject.as_bytes()))
+}
+
+/// What one of an endpoint's tags is looked up by.
+pub(in crate::sqlite) fn hide_tag(lookups: &LookupKey, tenant: TenantId, tag: &str) -> NameHash {
+    shortened(&lookups.hash("endpoint's tag", tenant.raw(), tag.as_bytes()))
+}
+
+fn shortened(hash: &Digest) -> NameHash {
+    std::array::from_fn(|at| hash[at])
+}
+
+/// What an endpoint is found by, hashed.
+pub(in crate::sqlite) struct EndpointNames {
+    pub(in crate::sqlite) uid: Option<Digest>,
+    pub(in crate::sqlite) subject: Option<NameHash>,
+    /// In order, each once.
+    pub(in crate::sqlite) tags: Vec<NameHash>,
+}
+
+impl EndpointNames {
+    pub(in crate::sqlite) fn new(lookups: &LookupKey, endpoint: &Endpoint) -> Self {
+        let tenant = endpoint.tenant;
+        let mut tags: Vec<NameHash> = endpoint.tags.iter().map(|tag| hide_tag(lookups, tenant, tag)).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        Self {
+            uid: endpoint.uid.as_deref().map(|uid| hide_uid(lookups, tenant, uid)),
+            subject: endpoint.subject.as_deref().map(|subject| hide_subject(lookups, tenant, subject)),
+            tags,
+        }
+    }
 }
 
 /// Whose key an endpoint is sealed under: its subject's, else its tenant's.
@@ -57,24 +99,14 @@ impl SealedEndpoint {
 /// Seals what its owner chose.
 fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
     let mut plain = Vec::new();
-    let Endpoint { url, policy, uid, subject, description, time_zone, tls, .. } = endpoint;
-    pack_text(&mut plain, url);
-    for text in [policy, uid, subject, description, time_zone, &tls.ca, &tls.client_cert, &tls.client_key] {
+    pack_target(&mut plain, &endpoint.target);
+    let Endpoint { policy, uid, subject, description, time_zone, .. } = endpoint;
+    for text in [policy, uid, subject, description, time_zone] {
         pack_if(&mut plain, text.as_deref(), pack_text);
     }
     for list in [&endpoint.event_types, &endpoint.tags] {
         pack_list(&mut plain, list, |plain, text| pack_text(plain, text));
     }
-    for pairs in [&endpoint.headers, &endpoint.status_overrides] {
-        pack_list(&mut plain, pairs, |plain, (left, right)| {
-            pack_text(plain, left);
-            pack_text(plain, right);
-        });
-    }
-    pack_list(&mut plain, &endpoint.secrets, |plain, secret| {
-        pack_text(plain, &secret.text);
-        pack_if(plain, secret.until, pack::time);
-    });
     pack_if(&mut plain, endpoint.timeout, |plain, timeout| pack::number(plain, micros(timeout).cast_unsigned()));
     pack_if(&mut plain, endpoint.rate, |plain, rate| {
         pack::number(plain, rate.milli);
@@ -93,30 +125,66 @@ pub(in crate::sqlite) fn open(endpoint: &Endpoint, key: &SealingKey, sealed: &[u
     let rest = &mut rest;
     // In the order they were packed in.
     let opened = Endpoint {
-        url: unpack_text(rest)?,
+        target: unpack_target(rest)?,
         policy: unpack_if(rest, unpack_text)?,
         uid: unpack_if(rest, unpack_text)?,
         subject: unpack_if(rest, unpack_text)?,
         description: unpack_if(rest, unpack_text)?,
         time_zone: unpack_if(rest, unpack_text)?,
-        tls: EndpointTls {
-            ca: unpack_if(rest, unpack_text)?,
-            client_cert: unpack_if(rest, unpack_text)?,
-            client_key: unpack_if(rest, unpack_text)?,
-        },
         event_types: unpack_list(rest, unpack_text)?,
         tags: unpack_list(rest, unpack_text)?,
-        headers: unpack_list(rest, |rest| Ok((unpack_text(rest)?, unpack_text(rest)?)))?,
-        status_overrides: unpack_list(rest, |rest| Ok((unpack_text(rest)?, unpack_text(rest)?)))?,
-        secrets: unpack_list(rest, |rest| {
-            Ok(SigningSecret { text: unpack_text(rest)?, until: unpack_if(rest, Unpack::time)? })
-        })?,
         timeout: unpack_if(rest, |rest| Ok::<Duration, StoreError>(stored_micros(rest.number()?.cast_signed())))?,
         rate: unpack_if(rest, |rest| Ok(EndpointRate { milli: rest.number()?, burst: rest.small()? }))?,
         ..*endpoint
     };
     rest.end()?;
     Ok(opened)
+}
+
+/// The number of the channel comes first.
+const WEBHOOK: u64 = 0;
+
+fn pack_target(plain: &mut Vec<u8>, target: &EndpointTarget) {
+    match target {
+        EndpointTarget::Webhook(WebhookTarget { url, headers, secrets, tls, status_overrides }) => {
+            pack::number(plain, WEBHOOK);
+            pack_text(plain, url);
+            for text in [&tls.ca, &tls.client_cert, &tls.client_key] {
+                pack_if(plain, text.as_deref(), pack_text);
+            }
+            for pairs in [headers, status_overrides] {
+                pack_list(plain, pairs, |plain, (left, right)| {
+                    pack_text(plain, left);
+                    pack_text(plain, right);
+                });
+            }
+            pack_list(plain, secrets, |plain, secret| {
+                pack_text(plain, &secret.text);
+                pack_if(plain, secret.until, pack::time);
+            });
+        }
+    }
+}
+
+fn unpack_target(rest: &mut Unpack<'_>) -> Result<EndpointTarget, StoreError> {
+    let pair = |rest: &mut Unpack<'_>| Ok((unpack_text(rest)?, unpack_text(rest)?));
+    match rest.number()? {
+        // In the order they were packed in.
+        WEBHOOK => Ok(EndpointTarget::Webhook(WebhookTarget {
+            url: unpack_text(rest)?,
+            tls: EndpointTls {
+                ca: unpack_if(rest, unpack_text)?,
+                client_cert: unpack_if(rest, unpack_text)?,
+                client_key: unpack_if(rest, unpack_text)?,
+            },
+            headers: unpack_list(rest, pair)?,
+            status_overrides: unpack_list(rest, pair)?,
+            secrets: unpack_list(rest, |rest| {
+                Ok(SigningSecret { text: unpack_text(rest)?, until: unpack_if(rest, Unpack::time)? })
+            })?,
+        })),
+        other => Err(pack::damaged(&format!("an endpoint of channel {other}"))),
+    }
 }
 
 fn pack_text(plain: &mut Vec<u8>, text: &str) {

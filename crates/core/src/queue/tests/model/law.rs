@@ -2,6 +2,7 @@
 //! nothing may be left undone.
 
 use super::*;
+use crate::delivery::Decision;
 
 impl Model {
     /// Asks until there is nothing to do, and checks that there is nothing.
@@ -46,6 +47,7 @@ impl Model {
         let expected = Start {
             delivery: id,
             message: row.delivery.message,
+            endpoint: row.delivery.endpoint,
             lane: row.delivery.lane,
             attempt: row.delivery.attempts + 1,
             due: row.delivery.state.due().unwrap_or(self.now),
@@ -86,7 +88,8 @@ impl Model {
         if let State::AwaitingAck { until } = row.delivery.state {
             assert!(until <= self.now, "{id} has time for its receipt");
             let policy = &self.lanes[index(row.delivery.lane)].settings.policy;
-            let decision = delivery::ack_timeout(&row.delivery, policy, self.now, roll.fork(id.raw()));
+            let decision =
+                delivery::ack_timeout(&row.delivery, &Circumstances::new(policy), self.now, roll.fork(id.raw()));
             return self.decided(at, &decision, record);
         }
         let end = if row.delivery.receipt_kept {
@@ -120,7 +123,7 @@ impl Model {
 
     pub(super) fn ended(&mut self, at: usize, record: Record, end: State) {
         assert_eq!(record.attempts_before, self.rows[at].delivery.attempts);
-        assert!(!record.ends_endpoint);
+        assert_eq!(record.endpoint_change, None);
         self.moved(at, record, end);
     }
 
@@ -154,11 +157,14 @@ impl Model {
                 assert!(known, "{id} is behind the window and the queue forgot that there is something");
             }
         }
-        for lane in 0..LANES {
-            if self.lanes[lane].known.is_some() && !self.queue.knows_lane(lane_id(lane)) {
-                self.check_idle(lane);
-                self.lanes[lane].known = None;
-            }
+        (0..LANES).for_each(|lane| self.notice_dropped(lane));
+    }
+
+    /// Forgets a lane's settings if the queue has dropped the lane, which it may do only while the lane is idle.
+    pub(super) fn notice_dropped(&mut self, lane: usize) {
+        if self.lanes[lane].known.is_some() && !self.queue.knows_lane(lane_id(lane)) {
+            self.check_idle(lane);
+            self.lanes[lane].known = None;
         }
     }
 

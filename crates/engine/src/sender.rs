@@ -1,5 +1,6 @@
-//! Sends webhooks: the dispatch loop's transport. A payload that came along with its accept goes
-//! straight to the connector; anything else is read from the store first.
+//! Makes attempts: the dispatch loop's transport, the same for every channel. A payload that came along with its accept
+//! goes straight to the connector; anything else is read from the store first. What is sent and what an answer means is
+//! the endpoint's channel to say.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,15 +9,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use posthaste_channels::webhook::{self, Outgoing};
+use posthaste_channels::{Answer, Outgoing};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::queue::Start;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
-use posthaste_crypto::signature::Secret;
 use posthaste_store::{Archive, Directory, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -37,8 +37,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a send needs from the store when it did not come along.
 type Loaded = (Start, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
 
-/// Makes webhook attempts through the connector.
-pub struct Webhooks<S, C> {
+/// Makes attempts through the connector.
+pub struct AttemptSender<S, C> {
     store: Arc<S>,
     destinations: Arc<Destinations<S>>,
     connector: Arc<Connector>,
@@ -52,7 +52,7 @@ pub struct Webhooks<S, C> {
     unsent: Vec<Finished>,
 }
 
-impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
+impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
     /// A transport over this connector, whose results come on `results`.
     pub fn new(
         store: Arc<S>,
@@ -81,7 +81,7 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
         let (store, destinations) = (Arc::clone(&self.store), Arc::clone(&self.destinations));
         self.loading.push(Box::pin(async move {
             let loaded = async {
-                let destination = destinations.load(start.lane.endpoint()).await?;
+                let destination = destinations.load(start.endpoint).await?;
                 let message = match message {
                     Some(message) => Some(message),
                     None => store.message(start.message).await?,
@@ -120,19 +120,16 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
             _ => message.body.clone(),
         };
         let message_id = public(Kind::Message, message.id.0);
-        let secrets: Vec<&Secret> = destination.secrets(now).collect();
         let outgoing = Outgoing {
-            secrets: &secrets,
             message: &message_id,
             delivery: &public(Kind::Delivery, key),
             attempt: start.attempt,
             event_type: message.event_type.as_deref(),
             correlation_id: message.correlation_id.as_deref().unwrap_or(&message_id),
             receipt: None,
-            headers: &destination.headers,
             body,
         };
-        let request = match webhook::request(&outgoing, now) {
+        let request = match destination.channel.request(&outgoing, now) {
             Ok(request) => request,
             Err(error) => {
                 tracing::error!(delivery = %start.delivery, %error, "cannot make a request of it");
@@ -164,8 +161,9 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
         let destination = self.under_way.remove(&delivery);
         let verdict = match (&done.result, destination) {
             (Ok(answer), Some(destination)) => {
-                let answer = webhook::Answer { status: answer.status.as_u16(), headers: &answer.headers };
-                webhook::judge(&answer, &destination.overrides, self.clock.now())
+                let (headers, excerpt) = (&answer.headers, &answer.excerpt);
+                let answer = Answer { status: answer.status.as_u16(), headers, excerpt };
+                destination.channel.judge(&answer, self.clock.now())
             }
             (Ok(_), None) => Verdict::of(Cause::Unknown),
             (Err(fault), _) => Verdict::of(fault.cause),
@@ -186,16 +184,16 @@ impl<S: Directory + Register + Archive, C: Clock> Webhooks<S, C> {
     }
 }
 
-impl<S: Directory + Register + Archive, C: Clock> Transport for Webhooks<S, C> {
+impl<S: Directory + Register + Archive, C: Clock> Transport for AttemptSender<S, C> {
     fn send(&mut self, send: Send, now: Timestamp) {
-        match (self.destinations.last_seen(send.start.lane.endpoint()), send.message) {
+        match (self.destinations.last_seen(send.start.endpoint), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
             (_, message) => self.load(send.start, message),
         }
     }
 
-    fn lane_changed(&mut self, lane: LaneId) {
-        self.destinations.forget(lane.endpoint());
+    fn endpoint_ended(&mut self, endpoint: EndpointId) {
+        self.destinations.forget(endpoint);
     }
 
     async fn finished(&mut self) -> Vec<Finished> {
@@ -226,8 +224,9 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::future::BoxFuture;
-    use posthaste_core::id::{EndpointId, Key, MessageId, TenantId};
-    use posthaste_store::{Act, Endpoint, MemoryStore, SigningSecret};
+    use posthaste_core::id::{Key, LaneId, MessageId, TenantId};
+    use posthaste_crypto::signature::Secret;
+    use posthaste_store::{Act, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -246,11 +245,10 @@ mod tests {
     }
 
     fn endpoint() -> Endpoint {
-        Endpoint {
-            secrets: vec![SigningSecret::lasting(Secret::generate().reveal().as_str())],
-            max_in_flight: 10,
-            ..Endpoint::new(EndpointId::from_raw(7), TenantId::from_raw(1), Timestamp::default(), "http://127.0.0.1/")
-        }
+        let secrets = vec![SigningSecret::lasting(Secret::generate().reveal().as_str())];
+        let (id, lane, tenant) = (EndpointId::from_raw(7), LaneId::from_raw(8), TenantId::from_raw(1));
+        let target = WebhookTarget::signing("http://127.0.0.1/", secrets);
+        Endpoint { max_in_flight: 10, ..Endpoint::new(id, lane, tenant, Timestamp::default(), target) }
     }
 
     fn message() -> Message {
@@ -276,7 +274,7 @@ mod tests {
             .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, Act::at(Timestamp::default()))
             .expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
-        let mut webhooks = Webhooks::new(
+        let mut sender = AttemptSender::new(
             Arc::clone(&store),
             Arc::new(Destinations::new(store, rules, Timestamp::default())),
             (Arc::new(connector), results),
@@ -287,14 +285,15 @@ mod tests {
         let start = Start {
             delivery: DeliveryId(Key::from_raw(2)),
             message: MessageId::from_raw(1),
-            lane: EndpointId::from_raw(7).into(),
+            endpoint: EndpointId::from_raw(7),
+            lane: LaneId::from_raw(8),
             attempt: 1,
             due: Timestamp::default(),
             compact: false,
             probe,
         };
-        webhooks.send(Send { start, message: Some(Arc::new(message())) }, Timestamp::default());
-        let finished = webhooks.finished().await;
+        sender.send(Send { start, message: Some(Arc::new(message())) }, Timestamp::default());
+        let finished = sender.finished().await;
         assert_eq!(finished.iter().map(|one| one.took).collect::<Vec<_>>(), [expected], "{finished:?}");
     }
 

@@ -1,0 +1,34 @@
+//! Which channel speaks with which endpoint: the one place that knows them all.
+
+use posthaste_channels::Channel;
+use posthaste_channels::custom_headers::CustomHeaders;
+use posthaste_channels::webhook::WebhookChannel;
+use posthaste_core::classify::Overrides;
+use posthaste_crypto::signature::Secret;
+use posthaste_store::{Endpoint, EndpointTarget, SigningSecret, WebhookTarget};
+
+/// Makes the channel of an endpoint ready.
+pub type ChannelRegistry = fn(&Endpoint) -> Box<dyn Channel>;
+
+/// Every channel there is.
+pub fn registered(endpoint: &Endpoint) -> Box<dyn Channel> {
+    match &endpoint.target {
+        EndpointTarget::Webhook(target) => Box::new(webhook(target)),
+    }
+}
+
+/// What was stored was checked when it was made; what no longer passes is left out.
+fn webhook(target: &WebhookTarget) -> WebhookChannel {
+    let headers = target.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let mut overrides = Overrides::default();
+    for (status, class) in &target.status_overrides {
+        // One that no longer says anything leaves the table as it is.
+        _ = overrides.add(status, class);
+    }
+    let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));
+    WebhookChannel {
+        secrets: target.secrets.iter().filter_map(secret).collect(),
+        headers: CustomHeaders::parse(headers).unwrap_or_default(),
+        overrides,
+    }
+}

@@ -1,0 +1,115 @@
+//! Messages for subjects and tags: who gets them, at once or by a job.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_core::fanout::Audience;
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::tier::Tier;
+use posthaste_engine::accept::{FANOUT_MAX, NewMessage, NotAccepted, Outcome};
+use posthaste_engine::endpoints::NewSigning;
+use posthaste_engine::tenants::Made;
+use posthaste_store::{Details, Endpoint, MemoryStore};
+
+use crate::running::Running;
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn message(tenant: TenantId, subjects: &[&str], tags: &[&str]) -> NewMessage {
+    let audience = Audience { subjects: owned(subjects), tags: owned(tags), ..Audience::default() };
+    NewMessage {
+        event_type: Some("order.paid".to_owned()),
+        details: Details { audience, ..Details::default() },
+        ..NewMessage::new(tenant, Bytes::from_static(b"{}"), Tier::Promotional)
+    }
+}
+
+impl Running {
+    async fn put(&self, tenant: TenantId, subject: Option<&str>, tags: &[&str], event_types: &[&str]) -> Endpoint {
+        let bare = Endpoint::new(
+            EndpointId::from_raw(0),
+            LaneId::from_raw(0),
+            tenant,
+            self.engine.now(),
+            "https://example.com/",
+        );
+        let (subject, tags, event_types) = (subject.map(str::to_owned), owned(tags), owned(event_types));
+        let wished = Endpoint { subject, tags, event_types, ..bare };
+        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("it is made") {
+            Made::Now(made) => made.endpoint,
+            Made::Before(_) => panic!("no key was given"),
+        }
+    }
+
+    /// How many deliveries a message becomes at once; `None` when a job makes them.
+    async fn deliveries(&self, message: NewMessage) -> Option<usize> {
+        promised(self.engine.accept(message).await)
+    }
+}
+
+fn promised(outcome: Result<Outcome, NotAccepted>) -> Option<usize> {
+    match outcome.expect("it is accepted") {
+        Outcome::Promised(promise) => promise.deliveries,
+        Outcome::Replayed(_) => panic!("no key was given"),
+    }
+}
+
+#[tokio::test]
+async fn a_message_for_subjects_and_tags_goes_once_to_each_endpoint_that_has_both() {
+    let running = Running::start(&Arc::<MemoryStore>::default()).await;
+    let (tenant, other) = (running.tenant("a").await, running.tenant("b").await);
+    running.put(tenant, Some("ann"), &["eu", "beta"], &[]).await;
+    running.put(tenant, Some("ann"), &["eu"], &["order.*"]).await;
+    running.put(tenant, Some("ann"), &["eu"], &["invoice.*"]).await;
+    let bob = running.put(tenant, Some("bob"), &["us"], &[]).await;
+    running.put(tenant, None, &["beta"], &[]).await;
+    running.put(other, Some("ann"), &["eu"], &[]).await;
+    let cases: [(&[&str], &[&str], usize); 7] = [
+        (&["ann"], &[], 2),
+        (&["ann", "bob", "ann"], &[], 3),
+        (&[], &["eu", "beta"], 3),
+        (&["ann", "bob"], &["beta", "us"], 2),
+        (&["ann"], &["us"], 0),
+        (&["eve"], &[], 0),
+        (&[], &["nothing"], 0),
+    ];
+    for (subjects, tags, expected) in cases {
+        let found = running.deliveries(message(tenant, subjects, tags)).await;
+        assert_eq!(found, Some(expected), "{subjects:?} {tags:?}");
+    }
+    let together = cases.map(|(subjects, tags, _)| message(tenant, subjects, tags));
+    let found: Vec<_> = running.engine.accept_all(together.to_vec()).await.into_iter().map(promised).collect();
+    assert_eq!(found, cases.map(|(_, _, expected)| Some(expected)), "a batch is the same one by one");
+
+    let moved = Endpoint { subject: Some("eve".to_owned()), version: bob.version + 1, ..bob.clone() };
+    let eve = running.engine.change_endpoint(moved, None).await.expect("it is changed");
+    assert_eq!(running.deliveries(message(tenant, &["bob"], &[])).await, Some(0), "it is another's at once");
+    assert_eq!(running.deliveries(message(tenant, &["eve"], &["us"])).await, Some(1));
+    running.engine.delete_endpoint(&eve, None).await.expect("it is deleted");
+    assert_eq!(running.deliveries(message(tenant, &["eve"], &[])).await, Some(0), "or gone at once");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_tag_of_more_endpoints_than_fit_an_accept_is_left_to_a_job() {
+    let running = Running::start(&Arc::<MemoryStore>::default()).await;
+    let tenant = running.tenant("a").await;
+    for _ in 0..FANOUT_MAX {
+        running.put(tenant, Some("ann"), &["eu"], &[]).await;
+    }
+    let to_tag = || message(tenant, &[], &["eu"]);
+    assert_eq!(running.deliveries(to_tag()).await, Some(FANOUT_MAX), "just as many as fit");
+    for _ in 0..10 {
+        running.put(tenant, Some("ann"), &["eu"], &["invoice.*"]).await;
+    }
+    assert_eq!(running.deliveries(to_tag()).await, Some(FANOUT_MAX), "those that want other events do not count");
+    running.put(tenant, None, &["eu", "beta"], &[]).await;
+    assert_eq!(running.deliveries(to_tag()).await, None, "one more, behind them");
+    let collapsing = NewMessage { collapse_key: Some("k".to_owned()), ..to_tag() };
+    let refused = running.engine.accept(collapsing).await;
+    assert!(matches!(refused, Err(NotAccepted::CollapsesTooMany)), "{refused:?}");
+    assert_eq!(running.deliveries(message(tenant, &["ann"], &["beta", "eu"])).await, Some(FANOUT_MAX));
+    running.stop().await;
+}

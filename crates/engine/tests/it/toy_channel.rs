@@ -1,0 +1,241 @@
+//! A second channel, whole in this file: it shouts its payload and is answered in words of its own.
+//!
+//! The engine is the real one, over a socket, with a webhook beside it. What this file shows is that the engine needs
+//! nothing of a channel but its two functions and one line of registration. The toy has no target of its own: it takes
+//! webhook endpoints with a certain tag.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_channels::{Answer, Channel, Fields, Outgoing, Request, Unsendable};
+use posthaste_core::delivery::VerdictScope;
+use posthaste_core::id::{DeliveryId, EndpointId, LaneId, TenantId};
+use posthaste_core::queue::Explained;
+use posthaste_core::state::State;
+use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};
+use posthaste_crypto::LookupKey;
+use posthaste_crypto::keyring::{KeyId, StoreKey};
+use posthaste_crypto::public_id::IdKey;
+use posthaste_engine::accept::{Named, NewMessage, Outcome};
+use posthaste_engine::channels;
+use posthaste_engine::clock::SystemClock;
+use posthaste_engine::connector::System;
+use posthaste_engine::endpoints::NewSigning;
+use posthaste_engine::engine::{Engine, Sees, Settings, View};
+use posthaste_engine::target::TargetRules;
+use posthaste_engine::tenants::{Made, Terms};
+use posthaste_store::{Endpoint, EndpointStatus, MemoryStore, StoreError};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::receiver::{OK, Receiver, Step, write};
+
+/// What marks an endpoint of the toy channel.
+const TOY: &str = "toy";
+
+/// How long a receiver of the toy channel has us wait.
+const ASKED: Duration = Duration::from_secs(60);
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Shouts, and obeys the first word of an answer's body.
+#[derive(Debug)]
+struct Toy;
+
+impl Channel for Toy {
+    fn request(&self, outgoing: &Outgoing<'_>, _now: Timestamp) -> Result<Request, Unsendable> {
+        let mut ours = Fields::with_capacity(64);
+        ours.push(&http::HeaderName::from_static("toy-attempt"), &outgoing.attempt.to_string())
+            .expect("a number is printable");
+        Ok(Request { ours, body: Bytes::from(outgoing.body.to_ascii_uppercase()), ..Request::default() })
+    }
+
+    fn judge(&self, answer: &Answer<'_>, _now: Timestamp) -> Verdict {
+        let waits = |scope| Verdict {
+            status: Some(answer.status),
+            retry_after: Some(ASKED),
+            scope,
+            ..Verdict::of(Cause::TooManyRequests)
+        };
+        match answer.excerpt {
+            b"you alone" => waits(VerdictScope::Endpoint),
+            b"all of you" => waits(VerdictScope::Lane),
+            b"much later" => {
+                Verdict { least_wait: Some(Duration::from_secs(900)), ..Verdict::of(Cause::InternalError) }
+            }
+            b"never again" => Verdict { class: Class::Dead, prune: true, ..Verdict::of(Cause::NotFound) },
+            _ => Verdict { status: Some(answer.status), ..Verdict::of(Cause::Ok) },
+        }
+    }
+}
+
+/// The registration: endpoints with the mark are the toy's, all others what they always are.
+fn with_toy(endpoint: &Endpoint) -> Box<dyn Channel> {
+    if endpoint.tags.iter().any(|tag| tag == TOY) { Box::new(Toy) } else { channels::registered(endpoint) }
+}
+
+/// A running engine that knows the toy channel.
+struct World {
+    engine: Arc<Engine<MemoryStore, SystemClock>>,
+    tenant: TenantId,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), StoreError>>,
+}
+
+impl World {
+    async fn start() -> Self {
+        let keys = StoreKey::generate(KeyId(1)).api_keys();
+        let mut settings = Settings::new(IdKey::from_bytes([7; 16]), LookupKey::from_bytes([8; 32]), keys);
+        settings.channels = with_toy;
+        settings.connector.rules = TargetRules {
+            allow_http: true,
+            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+            ..TargetRules::default()
+        };
+        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+        let started = Engine::start(Arc::default(), SystemClock::new(), settings, Arc::new(System), stop.clone()).await;
+        let (engine, run) = started.expect("memory opens");
+        task.spawn(run);
+        let Ok(Made::Now(made)) = engine.make_tenant(None, Terms::default(), None, None).await else {
+            panic!("a tenant is made")
+        };
+        Self { engine, tenant: made.tenant.id, stop, task }
+    }
+
+    async fn endpoint(&self, receiver: &Receiver, tags: &[&str]) -> Endpoint {
+        let (id, lane) = (EndpointId::from_raw(0), LaneId::from_raw(0));
+        let wished = Endpoint {
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Endpoint::new(id, lane, self.tenant, self.engine.now(), receiver.url())
+        };
+        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("an endpoint") {
+            Made::Now(made) => made.endpoint,
+            Made::Before(_) => panic!("the call has no key"),
+        }
+    }
+
+    async fn send(&self, endpoint: &Endpoint) -> DeliveryId {
+        let message = NewMessage {
+            endpoints: vec![Named::Id(endpoint.id)],
+            ..NewMessage::new(self.tenant, Bytes::from_static(b"\"hello\""), Tier::Transactional)
+        };
+        match self.engine.accept(message).await.expect("it is accepted") {
+            Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
+            Outcome::Replayed(_) => panic!("the call has no key"),
+        }
+    }
+
+    /// The delivery once it looks like this.
+    async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&View) -> bool) -> View {
+        let seen = async {
+            loop {
+                let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
+                if is_it(&view) {
+                    return view;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, seen).await.expect("it happens in time")
+    }
+
+    async fn until_tried(&self, delivery: DeliveryId) -> View {
+        self.until(delivery, |view| !view.shown.attempts.is_empty()).await
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        self.task.join_next().await.expect("it runs").expect("it does not panic").expect("it ends in order");
+    }
+}
+
+/// Answers the first request with these words and all that follow with 200.
+async fn receiver_saying(words: &str) -> Receiver {
+    let answer = format!("HTTP/1.1 429 No\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{words}", words.len());
+    Receiver::start(vec![vec![Step::Read, write(answer)], vec![Step::Serve]]).await
+}
+
+fn wait_of(view: &View) -> Duration {
+    match view.shown.delivery.state {
+        State::Retry { due, .. } => due.since(view.shown.attempts[0].at),
+        other => panic!("no retry, but {other:?}"),
+    }
+}
+
+fn is_delivered(view: &View) -> bool {
+    matches!(view.shown.delivery.state, State::Delivered { .. })
+}
+
+#[tokio::test]
+async fn toy_channel_and_webhooks_deliver_side_by_side() {
+    let world = World::start().await;
+    let receivers = [Receiver::start(vec![vec![Step::Read, write(OK)]]).await, receiver_saying("").await];
+    let [toy, webhook] = [world.endpoint(&receivers[0], &[TOY]).await, world.endpoint(&receivers[1], &[]).await];
+    let [shouted, signed] = [world.send(&toy).await, world.send(&webhook).await];
+    world.until(shouted, is_delivered).await;
+    world.until_tried(signed).await;
+    let requests = receivers.each_ref().map(|receiver| receiver.requests().remove(0));
+    assert!(requests[0].contains("toy-attempt: 1") && requests[0].ends_with("\"HELLO\""), "{}", requests[0]);
+    assert!(!requests[0].contains("webhook-signature"), "{}", requests[0]);
+    assert!(requests[1].contains("webhook-signature") && requests[1].ends_with("\"hello\""), "{}", requests[1]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
+    let world = World::start().await;
+    let receiver = receiver_saying("you alone").await;
+    let toy = world.endpoint(&receiver, &[TOY]).await;
+    let first = world.send(&toy).await;
+    assert!(wait_of(&world.until_tried(first).await) >= ASKED);
+    let second = world.send(&toy).await;
+    world.until(second, is_delivered).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn retry_after_of_lane_scope_holds_the_lane() {
+    let world = World::start().await;
+    let receiver = receiver_saying("all of you").await;
+    let toy = world.endpoint(&receiver, &[TOY]).await;
+    let first = world.send(&toy).await;
+    world.until_tried(first).await;
+    let second = world.send(&toy).await;
+    let held = |view: &View| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
+    world.until(second, held).await;
+    assert_eq!(receiver.requests().len(), 1);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn least_wait_of_the_channel_delays_the_retry() {
+    let world = World::start().await;
+    let receiver = receiver_saying("much later").await;
+    let toy = world.endpoint(&receiver, &[TOY]).await;
+    let first = world.send(&toy).await;
+    assert!(wait_of(&world.until_tried(first).await) >= Duration::from_secs(900));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn verdict_that_prunes_ends_the_endpoint() {
+    let world = World::start().await;
+    let receiver = receiver_saying("never again").await;
+    let toy = world.endpoint(&receiver, &[TOY]).await;
+    let first = world.send(&toy).await;
+    world.until_tried(first).await;
+    let gone = async {
+        loop {
+            let known = world.engine.endpoint(Sees::All, toy.id).await.expect("memory reads").expect("it is there");
+            if known.endpoint.status == EndpointStatus::Gone {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("its endpoint ends");
+    world.stop().await;
+}

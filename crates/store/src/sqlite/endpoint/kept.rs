@@ -1,0 +1,220 @@
+//! Endpoints that are kept in memory: every accept asks for its tenant's.
+//!
+//! Invariant: what is kept is what was committed last. A change is applied to it before it is answered, and what was
+//! read before a change is not kept after it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
+use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::id_map::IdMap;
+use posthaste_core::queue::LaneSettings;
+
+use super::{Turned, listed};
+use crate::row::Endpoint;
+
+/// Endpoints kept in memory by id, and in lists of tenants, at about 1 KiB each, and none that is large; beyond it all
+/// of the one kind are dropped and read again.
+pub(super) const KEPT_MAX: usize = 16_384;
+
+/// An endpoint in memory, with what the dispatch loop needs of it.
+#[derive(Clone, Debug)]
+pub(in crate::sqlite) struct Entry {
+    pub(in crate::sqlite) endpoint: Arc<Endpoint>,
+    pub(in crate::sqlite) lane: Arc<LaneSettings>,
+}
+
+/// A change of an endpoint that was committed.
+#[derive(Debug)]
+pub(in crate::sqlite) enum CommittedChange {
+    /// It was made, or is another version of what it was.
+    Put {
+        endpoint: Arc<Endpoint>,
+        /// The tenant it belonged to before, where that was another.
+        moved_from: Option<TenantId>,
+    },
+    /// Its status alone is another.
+    Turned(Turned),
+}
+
+/// Endpoints in memory.
+#[derive(Debug, Default)]
+pub(in crate::sqlite) struct Kept {
+    maps: RwLock<Maps>,
+    /// Rows that were read to find the endpoints of messages, since the store was opened.
+    rows: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Maps {
+    /// By the ids of endpoints and of tenants, which share them.
+    stamps: ChangeStamps,
+    by_id: IdMap<EndpointId, Entry>,
+    /// An endpoint keeps its lane for life. May name endpoints that are not in `by_id`; both are cleared together.
+    by_lane: IdMap<LaneId, EndpointId>,
+    by_tenant: IdMap<TenantId, Arc<Vec<Arc<Endpoint>>>>,
+    /// Over all of `by_tenant`.
+    listed: usize,
+}
+
+impl Kept {
+    fn read(&self) -> RwLockReadGuard<'_, Maps> {
+        self.maps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Maps> {
+        self.maps.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count_rows(&self, rows: usize) {
+        self.rows.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    /// Rows that were read to find the endpoints of messages: of the indexes and of endpoints.
+    pub(in crate::sqlite) fn rows_read(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// To be asked before a read whose result is to be kept.
+    pub(in crate::sqlite) fn changes(&self) -> ReadStamp {
+        self.read().stamps.now()
+    }
+
+    pub(in crate::sqlite) fn get(&self, id: EndpointId) -> Option<Entry> {
+        self.read().by_id.get(&id).cloned()
+    }
+
+    pub(in crate::sqlite) fn of_tenant(&self, tenant: TenantId) -> Option<Arc<Vec<Arc<Endpoint>>>> {
+        self.read().by_tenant.get(&tenant).cloned()
+    }
+
+    /// Those of these endpoints that are in memory, and the others.
+    pub(super) fn some(&self, ids: &[EndpointId]) -> (Vec<Arc<Endpoint>>, Vec<EndpointId>) {
+        let maps = self.read();
+        let (mut known, mut missing) = (Vec::with_capacity(ids.len()), Vec::new());
+        for id in ids {
+            match maps.by_id.get(id) {
+                Some(entry) => known.push(Arc::clone(&entry.endpoint)),
+                None => missing.push(*id),
+            }
+        }
+        (known, missing)
+    }
+
+    /// The endpoints of these lanes that are in memory, and the lanes to read the others for.
+    pub(in crate::sqlite) fn by_lanes(&self, lanes: &[LaneId]) -> (Vec<Entry>, Vec<LaneId>) {
+        let maps = self.read();
+        let (mut found, mut missing) = (Vec::with_capacity(lanes.len()), Vec::new());
+        for lane in lanes {
+            match maps.by_lane.get(lane).and_then(|endpoint| maps.by_id.get(endpoint)) {
+                Some(entry) => found.push(entry.clone()),
+                None => missing.push(*lane),
+            }
+        }
+        (found, missing)
+    }
+
+    /// Keeps what was read, but for what changed since.
+    pub(in crate::sqlite) fn keep(&self, read_at: ReadStamp, endpoints: Vec<Endpoint>) -> Vec<Entry> {
+        let entries: Vec<Entry> = endpoints.into_iter().map(Entry::new).collect();
+        let mut maps = self.write();
+        if maps.by_id.len().max(maps.by_lane.len()) + entries.len() > KEPT_MAX {
+            maps.by_id.clear();
+            maps.by_lane.clear();
+        }
+        for entry in &entries {
+            if !entry.endpoint.is_large() && maps.stamps.is_current(entry.endpoint.id.raw(), read_at) {
+                maps.by_lane.insert(entry.endpoint.lane, entry.endpoint.id);
+                maps.by_id.insert(entry.endpoint.id, entry.clone());
+            }
+        }
+        entries
+    }
+
+    /// Keeps a tenant's endpoints, unless one of them changed since they were read.
+    pub(in crate::sqlite) fn keep_tenant(
+        &self,
+        read_at: ReadStamp,
+        tenant: TenantId,
+        endpoints: Vec<Endpoint>,
+    ) -> Arc<Vec<Arc<Endpoint>>> {
+        let list = self.keep(read_at, endpoints).into_iter().map(|entry| entry.endpoint).collect();
+        let list: Arc<Vec<Arc<Endpoint>>> = Arc::new(list);
+        let mut maps = self.write();
+        let is_small = list.len() <= KEPT_MAX && !list.iter().any(|endpoint| endpoint.is_large());
+        if is_small && maps.stamps.is_current(tenant.raw(), read_at) {
+            maps.unlist(tenant);
+            if maps.listed + list.len() > KEPT_MAX {
+                maps.by_tenant.clear();
+                maps.listed = 0;
+            }
+            maps.listed += list.len();
+            maps.by_tenant.insert(tenant, Arc::clone(&list));
+        }
+        list
+    }
+
+    /// Drops what there is of a tenant's: it, or somebody it knows, was erased.
+    pub(in crate::sqlite) fn forget_tenant(&self, tenant: TenantId) {
+        let mut maps = self.write();
+        maps.stamps.change_all();
+        maps.unlist(tenant);
+        maps.by_id.retain(|_, entry| entry.endpoint.tenant != tenant);
+    }
+
+    /// Takes changes over, in the order they were made in. Called after the commit and before its answer.
+    pub(in crate::sqlite) fn apply(&self, changes: &[CommittedChange]) {
+        if changes.is_empty() {
+            return;
+        }
+        let mut maps = self.write();
+        for change in changes {
+            match change {
+                CommittedChange::Put { endpoint, moved_from } => {
+                    if let Some(tenant) = moved_from {
+                        maps.changed(endpoint.id, *tenant, |list| listed::remove(list, endpoint.id));
+                    }
+                    maps.changed(endpoint.id, endpoint.tenant, |list| listed::put(list, endpoint));
+                }
+                CommittedChange::Turned(Turned { id, tenant, status, version }) => {
+                    maps.changed(*id, *tenant, |list| listed::turn(list, *id, *status, *version));
+                }
+            }
+        }
+    }
+}
+
+impl Maps {
+    /// Drops one endpoint, and changes its entry in its tenant's list; the list goes where it can no longer be known,
+    /// or grew too long.
+    fn changed(
+        &mut self,
+        id: EndpointId,
+        tenant: TenantId,
+        change: impl FnOnce(&mut Vec<Arc<Endpoint>>) -> listed::After,
+    ) {
+        self.stamps.change(id.raw());
+        self.stamps.change(tenant.raw());
+        self.by_id.remove(&id);
+        let Some(list) = self.by_tenant.get_mut(&tenant) else { return };
+        let before = list.len();
+        let after = change(Arc::make_mut(list));
+        self.listed = self.listed - before + list.len();
+        if after == listed::After::Unknown || self.listed > KEPT_MAX {
+            self.unlist(tenant);
+        }
+    }
+
+    fn unlist(&mut self, tenant: TenantId) {
+        if let Some(list) = self.by_tenant.remove(&tenant) {
+            self.listed -= list.len();
+        }
+    }
+}
+
+impl Entry {
+    fn new(endpoint: Endpoint) -> Self {
+        Self { lane: Arc::new(endpoint.lane_settings()), endpoint: Arc::new(endpoint) }
+    }
+}

@@ -1,0 +1,205 @@
+//! The proof `fan-out-lookup`: a message for one person, or one tag, costs the same however many endpoints its tenant
+//! has.
+//!
+//! Two servers, the real binary over real sockets: one whose tenant has a thousand endpoints, one with a million. A
+//! producer posts to both in turn, so that what else the machine does falls on both; every message names a subject or
+//! a tag that one endpoint has. Measured are the answer, the arrival at the receiver, and the rows that the server
+//! says it read to find the endpoint.
+//!
+//! The negative control is a server whose database has lost the index: the same bars must fail.
+
+mod crowd;
+mod receiver;
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::posthaste;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::seeder::{Of, Shape};
+use crate::served::{count, runtime};
+use crate::statistics::quantile;
+use crowd::{Address, Crowd};
+use receiver::Receiver;
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 1_000_000;
+const MANY_QUICK: u64 = 50_000;
+/// Messages to each server; every second one names a tag.
+const MESSAGES: usize = 3_000;
+const MESSAGES_QUICK: usize = 400;
+/// Messages to the server without the index, each of which looks at every endpoint.
+const MESSAGES_CONTROL: usize = 20;
+/// Before anything is measured: connections are made, and files come into memory.
+const WARM_UP: usize = 50;
+
+const TIMES_MAX: f64 = 2.0;
+const ROWS_MAX: f64 = 10.0;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let binary = posthaste::binary()?;
+    let (many, messages) = if options.quick { (MANY_QUICK, MESSAGES_QUICK) } else { (MANY, MESSAGES) };
+    // Seeding has a runtime of its own.
+    let folders = [FEW, many, MANY_QUICK].map(|lanes| crowd::folder(Shape { rows: 0, lanes, of: Of::Endpoints }));
+    let [few_folder, many_folder, control_folder] = folders;
+    let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
+    crowd::drop_index(control_folder.path())?;
+    runtime()?.block_on(async {
+        let mut receiver = Receiver::start().await?;
+        let few = start(&binary, few_folder.path(), FEW, messages, &receiver).await?;
+        let mut few = Measured::new("few", few);
+        let many = start(&binary, many_folder.path(), many, messages, &receiver).await?;
+        let mut many = Measured::new("many", many);
+        take_turns(&mut few, &mut many, &mut receiver, messages).await?;
+        let mut figures = many.figures(&few, options);
+        figures.push(added_in_place(&mut few.crowd).await?);
+        drop(many);
+        let control = start(&binary, control_folder.path(), MANY_QUICK, MESSAGES_CONTROL, &receiver).await?;
+        let mut control = Measured::new("without index", control);
+        take_turns(&mut few, &mut control, &mut receiver, MESSAGES_CONTROL).await?;
+        let caught = control.figures(&few, options).into_iter().filter(|figure| !figure.is_ok());
+        let caught = caught.inspect(|figure| eprintln!("without the index: {figure}")).count();
+        figures.push(Figure::at_least("negative_control_caught", count(caught), "bars", 1.0));
+        Ok(figures)
+    })
+}
+
+async fn start(
+    binary: &Path,
+    folder: &Path,
+    lanes: u64,
+    messages: usize,
+    receiver: &Receiver,
+) -> Result<Crowd, CannotRun> {
+    let crowd = Shape { rows: 0, lanes, of: Of::Endpoints };
+    crowd::start(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
+}
+
+/// Posts to both servers in turn. Only what is posted after the warm-up is measured.
+async fn take_turns(
+    one: &mut Measured,
+    other: &mut Measured,
+    receiver: &mut Receiver,
+    messages: usize,
+) -> Result<(), CannotRun> {
+    for number in 0..WARM_UP.min(messages) {
+        one.post(number, receiver).await?;
+        other.post(number, receiver).await?;
+    }
+    one.begin().await?;
+    other.begin().await?;
+    for number in 0..messages {
+        one.post(WARM_UP + number, receiver).await?;
+        other.post(WARM_UP + number, receiver).await?;
+    }
+    one.end().await?;
+    other.end().await
+}
+
+/// What the messages to one server came to.
+struct Measured {
+    name: &'static str,
+    crowd: Crowd,
+    accept_ms: Vec<f64>,
+    arrival_ms: Vec<f64>,
+    /// Answers that promised one delivery.
+    single: usize,
+    /// Messages that came to another endpoint than the one they named, or not at all.
+    astray: usize,
+    rows_before: u64,
+    rows: u64,
+}
+
+impl Measured {
+    fn new(name: &'static str, crowd: Crowd) -> Self {
+        Self {
+            name,
+            crowd,
+            accept_ms: Vec::new(),
+            arrival_ms: Vec::new(),
+            single: 0,
+            astray: 0,
+            rows_before: 0,
+            rows: 0,
+        }
+    }
+
+    async fn begin(&mut self) -> Result<(), CannotRun> {
+        (self.accept_ms, self.arrival_ms, self.single, self.astray) = (Vec::new(), Vec::new(), 0, 0);
+        self.rows_before = self.crowd.rows_read().await?;
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), CannotRun> {
+        self.rows = self.crowd.rows_read().await? - self.rows_before;
+        self.accept_ms.sort_by(f64::total_cmp);
+        self.arrival_ms.sort_by(f64::total_cmp);
+        eprintln!(
+            "{}: accept p50 {:.2} ms, p99 {:.2} ms; arrival p50 {:.2} ms, p99 {:.2} ms; {:.1} rows a message",
+            self.name,
+            quantile(&self.accept_ms, 0.50),
+            quantile(&self.accept_ms, 0.99),
+            quantile(&self.arrival_ms, 0.50),
+            quantile(&self.arrival_ms, 0.99),
+            self.rows_each()
+        );
+        Ok(())
+    }
+
+    /// Posts the message of a number and waits until it has arrived.
+    async fn post(&mut self, number: usize, receiver: &mut Receiver) -> Result<(), CannotRun> {
+        let to = self.crowd.sampled(number);
+        let address = if number.is_multiple_of(2) { Address::Subject } else { Address::Tag };
+        let begun = Instant::now();
+        let deliveries = self.crowd.post(to, address).await?;
+        self.accept_ms.push(ms(begun.elapsed()));
+        self.single += usize::from(deliveries == Some(1));
+        match receiver.next().await {
+            Some(arrival) => {
+                self.arrival_ms.push(ms(arrival.at.saturating_duration_since(begun)));
+                self.astray += usize::from(arrival.lane != to.0);
+            }
+            None => self.astray += 1,
+        }
+        Ok(())
+    }
+
+    fn rows_each(&self) -> f64 {
+        self.rows as f64 / self.accept_ms.len().max(1) as f64
+    }
+
+    /// The bars, beside a server with few endpoints.
+    fn figures(&self, few: &Self, options: &Options) -> Vec<Figure> {
+        let posted = count(self.accept_ms.len() + few.accept_ms.len()).max(1.0);
+        let single = 100.0 * count(self.single + few.single) / posted;
+        let times = |of: fn(&Self) -> &[f64]| quantile(of(self), 0.99) / quantile(of(few), 0.99);
+        let accept =
+            Figure::at_most("accept_p99", times(|measured| &measured.accept_ms), "times that of few", TIMES_MAX);
+        let arrival =
+            Figure::at_most("arrival_p99", times(|measured| &measured.arrival_ms), "times that of few", TIMES_MAX);
+        vec![
+            Figure::at_least("answered_with_one_delivery", single, "%", 100.0),
+            Figure::at_most("astray", count(self.astray + few.astray), "messages", 0.0),
+            accept.by_the_clock(options),
+            arrival.by_the_clock(options),
+            Figure::at_most("rows_read", self.rows_each().max(few.rows_each()), "rows/message", ROWS_MAX),
+        ]
+    }
+}
+
+/// What a message to all costs after an endpoint was added: the tenant's list is in memory and stays there.
+async fn added_in_place(crowd: &mut Crowd) -> Result<Figure, CannotRun> {
+    crowd.post_to_all().await?;
+    let before = crowd.rows_read().await?;
+    crowd.add_endpoint().await?;
+    crowd.post_to_all().await?;
+    let rows = crowd.rows_read().await? - before;
+    Ok(Figure::at_most("rows_read_after_adding_an_endpoint", rows as f64, "rows", ROWS_MAX))
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}

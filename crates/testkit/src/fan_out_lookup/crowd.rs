@@ -1,0 +1,127 @@
+//! A server whose tenant has many endpoints, of which some are sent to.
+
+use std::io;
+use std::path::Path;
+
+use hyper::{Method, StatusCode};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Act, Directory, Endpoint, EndpointPut, Outbox};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::caller::Line;
+use crate::posthaste::{Launch, Posthaste};
+use crate::prove::CannotRun;
+use crate::seeder::{self, CROWD, Shape, THEN, Target};
+use crate::{MASTER_KEY, master_key};
+
+const TENANT: [(&str, &str); 1] = [("posthaste-tenant", CROWD)];
+/// The metric that counts rows read for recipients.
+const ROWS_READ: &str = "posthaste_recipient_rows_read_total";
+
+/// What a message names its endpoint by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Subject,
+    Tag,
+}
+
+/// A folder with a seeded store as its data.
+pub(super) fn folder(shape: Shape) -> Result<TempDir, CannotRun> {
+    let folder = crate::served::folder()?;
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data)?;
+    seeder::copy_into(shape, &data)?;
+    Ok(folder)
+}
+
+/// Takes away the index by which subjects are found.
+pub(super) fn drop_index(folder: &Path) -> Result<(), CannotRun> {
+    let conn = Connection::open(folder.join("data").join("posthaste.db"));
+    let dropped = conn.and_then(|conn| conn.execute_batch("DROP INDEX endpoint_subject"));
+    dropped.map_err(|error| CannotRun(format!("the index cannot be dropped: {error}")))
+}
+
+/// Has some of the endpoints deliver to this URL, and starts the server.
+pub(super) async fn start(
+    binary: &Path,
+    folder: &Path,
+    shape: Shape,
+    sampled: u64,
+    url: &str,
+) -> Result<Crowd, CannotRun> {
+    let launch = Launch::new(binary, folder).with("POSTHASTE_MASTER_KEY", MASTER_KEY);
+    let apart = usize::try_from(shape.lanes / sampled.clamp(1, shape.lanes)).unwrap_or(1);
+    let sample: Vec<Target> = shape.targets().step_by(apart).map(Target).collect();
+    let store = Sqlite::open_folder(&launch.data(), master_key())?;
+    let session = store.open(THEN).await?.session;
+    let redirect = sample.iter().map(|to| {
+        let endpoint = Endpoint { target: to.target(format!("{url}/{}", to.0)), version: 1, ..to.addressed() };
+        store.put_endpoint(session, endpoint, None, Act::at(THEN))
+    });
+    for put in futures_util::future::join_all(redirect).await {
+        if put? != EndpointPut::Done {
+            return Err(CannotRun("an endpoint keeps its address".to_owned()));
+        }
+    }
+    store.close().await;
+    let server = launch.start()?;
+    let line = Line::open(server.address).await?;
+    Ok(Crowd { line, sample, _server: server })
+}
+
+/// The server, and a producer's connection to it.
+pub(super) struct Crowd {
+    line: Line,
+    /// Endpoints that are sent to, spread evenly over all.
+    sample: Vec<Target>,
+    /// Ends with its crowd.
+    _server: Posthaste,
+}
+
+impl Crowd {
+    /// The endpoint that the message of a number is for.
+    pub(super) fn sampled(&self, number: usize) -> Target {
+        self.sample[number % self.sample.len()]
+    }
+
+    /// Posts a message for one endpoint; how many deliveries the answer promises.
+    pub(super) async fn post(&mut self, to: Target, address: Address) -> io::Result<Option<u64>> {
+        let (kind, name) = match address {
+            Address::Subject => ("subjects", to.subject()),
+            Address::Tag => ("tags", to.tag()),
+        };
+        let body = format!(
+            "{{\"event_type\":\"crowd.hello\",\"to\":{{\"{kind}\":[\"{name}\"]}},\"payload\":{{\"lane\":{}}}}}",
+            to.0
+        );
+        let answer = self.line.call(Method::POST, "/v1/messages", &TENANT, body).await?.expect(StatusCode::ACCEPTED)?;
+        Ok(number_behind(&answer.body, "\"deliveries\":"))
+    }
+
+    /// Posts a message for all who want it, which is no endpoint.
+    pub(super) async fn post_to_all(&mut self) -> io::Result<()> {
+        let body = "{\"event_type\":\"other.event\",\"payload\":{}}";
+        self.line.call(Method::POST, "/v1/messages", &TENANT, body).await?.expect(StatusCode::ACCEPTED).map(drop)
+    }
+
+    /// Adds an endpoint that wants nothing of what is sent.
+    pub(super) async fn add_endpoint(&mut self) -> io::Result<()> {
+        let body = "{\"url\":\"http://127.0.0.1/\",\"event_types\":[\"crowd.other\"]}";
+        self.line.call(Method::POST, "/v1/endpoints", &TENANT, body).await?.expect(StatusCode::CREATED).map(drop)
+    }
+
+    /// Rows that the server has read to find endpoints.
+    pub(super) async fn rows_read(&mut self) -> io::Result<u64> {
+        let metrics = self.line.call(Method::GET, "/metrics", &[], "").await?.expect(StatusCode::OK)?;
+        let read = number_behind(&metrics.body, &format!("\n{ROWS_READ} "));
+        read.ok_or_else(|| io::Error::other(format!("{ROWS_READ} is missing")))
+    }
+}
+
+/// The number that stands behind some text.
+fn number_behind(text: &str, before: &str) -> Option<u64> {
+    let (_, behind) = text.split_once(before)?;
+    let digits: String = behind.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}

@@ -327,17 +327,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn recipients(&self, new: &NewMessage, known: &mut Known) -> Result<Recipients, NotAccepted> {
         let Audience { subjects, tags, .. } = &new.details.audience;
         if let (true, Some(selector)) = (new.endpoints.is_empty(), EndpointSelector::new(subjects, tags)) {
-            return Ok(self.selected(new, &selector).await?);
+            return Ok(self.selected(new, &selector, known).await?);
         }
         if new.endpoints.is_empty() {
-            let everybody = match known.everybody.take() {
-                Some(everybody) => everybody,
-                None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
-            };
-            let Everybody::These(everybody) = known.everybody.insert(everybody) else { return Ok(Recipients::Many) };
-            let wants = |to: &&Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
-            let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
-            return Ok(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) });
+            return Ok(self.listed(new, known).await?.unwrap_or(Recipients::Many));
         }
         let wanted = new.endpoints.len();
         if wanted > FANOUT_MAX {
@@ -359,9 +352,27 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Recipients::Few(found))
     }
 
-    /// Those that a message selects by subject and tag and that want it. One by one they are looked at as long as a
-    /// list of that length would be: with more candidates than that a job finds out who wants it.
-    async fn selected(&self, new: &NewMessage, selector: &EndpointSelector) -> Result<Recipients, StoreError> {
+    /// Those of all the tenant's endpoints that want a message; `None` when the tenant has too many to list.
+    async fn listed(&self, new: &NewMessage, known: &mut Known) -> Result<Option<Recipients>, StoreError> {
+        let everybody = match known.everybody.take() {
+            Some(everybody) => everybody,
+            None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
+        };
+        let Everybody::These(everybody) = known.everybody.insert(everybody) else { return Ok(None) };
+        let wants = |to: &&Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
+        Ok(Some(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) }))
+    }
+
+    /// Those that a message selects by subject and tag and that want it. A selector that means more than a page is
+    /// compared with the tenant's list, which is in memory. Where there is no list, pages are read until they hold as
+    /// many candidates as a list would: with more than that, a job finds out who wants it.
+    async fn selected(
+        &self,
+        new: &NewMessage,
+        selector: &EndpointSelector,
+        known: &mut Known,
+    ) -> Result<Recipients, StoreError> {
         let wants = |to: &Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
         let (mut wanted, mut after) = (Vec::new(), None);
         for _ in 0..SELECTED_PAGES_MAX {
@@ -372,6 +383,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
             if next.is_none() {
                 return Ok(Recipients::Few(wanted));
+            }
+            if after.is_none()
+                && let Some(listed) = self.listed(new, known).await?
+            {
+                return Ok(listed);
             }
             after = next;
         }

@@ -6,7 +6,7 @@
 //! a tag that one endpoint has. Measured are the answer, the arrival at the receiver, and the rows that the server
 //! says it read to find the endpoint.
 //!
-//! The negative control is a server whose database has lost the index: the same bars must fail.
+//! The negative control is a server whose database has lost both indexes: the bar of rows must fail for every message.
 
 mod crowd;
 mod receiver;
@@ -30,7 +30,7 @@ const MANY_QUICK: u64 = 50_000;
 /// Messages to each server; every second one names a tag.
 const MESSAGES: usize = 3_000;
 const MESSAGES_QUICK: usize = 400;
-/// Messages to the server without the index, each of which looks at every endpoint.
+/// Messages to the server without the indexes, each of which looks at every endpoint.
 const MESSAGES_CONTROL: usize = 20;
 /// Before anything is measured: connections are made, and files come into memory.
 const WARM_UP: usize = 50;
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Findings {
     let folders = [FEW, many, MANY_QUICK].map(|lanes| crowd::folder(Shape { rows: 0, lanes, of: Of::Endpoints }));
     let [few_folder, many_folder, control_folder] = folders;
     let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
-    crowd::drop_index(control_folder.path())?;
+    crowd::drop_indexes(control_folder.path())?;
     runtime()?.block_on(async {
         let mut receiver = Receiver::start().await?;
         let few = start(&binary, few_folder.path(), FEW, messages, &receiver).await?;
@@ -58,11 +58,11 @@ pub fn run(options: &Options) -> Findings {
         figures.push(added_in_place(&mut few.crowd).await?);
         drop(many);
         let control = start(&binary, control_folder.path(), MANY_QUICK, MESSAGES_CONTROL, &receiver).await?;
-        let mut control = Measured::new("without index", control);
+        let mut control = Measured::new("without indexes", control);
         take_turns(&mut few, &mut control, &mut receiver, MESSAGES_CONTROL).await?;
-        let caught = control.figures(&few, options).into_iter().filter(|figure| !figure.is_ok());
-        let caught = caught.inspect(|figure| eprintln!("without the index: {figure}")).count();
-        figures.push(Figure::at_least("negative_control_caught", count(caught), "bars", 1.0));
+        // A message that looked at less than nearly all of them had found an index after all.
+        let all = 0.9 * MANY_QUICK as f64;
+        figures.push(Figure::at_least("negative_control_rows_read", control.rows_each(), "rows/message", all));
         Ok(figures)
     })
 }

@@ -37,7 +37,12 @@ enum Part {
     Receiver(receiver::Args),
     /// The server as `serve --dev` runs it, with the embedded settings alone; says on each line of input how many
     /// commits there were
-    Server { data: PathBuf },
+    Server {
+        data: PathBuf,
+        /// Burn CPU beside the server: what a comparison must find
+        #[arg(long)]
+        burns: bool,
+    },
     /// Posts messages to a server
     Producer(Work),
     /// Posts webhooks straight to a receiver
@@ -94,7 +99,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
             end_with_input();
             return runtime.block_on(receiver::serve(&args));
         }
-        Part::Server { data } => return runtime.block_on(server(data)),
+        Part::Server { data, burns } => {
+            if burns {
+                std::thread::spawn(burn);
+            }
+            return runtime.block_on(server(data));
+        }
         Part::Producer(work) => (work, false),
         Part::Bare(work) => (work, true),
     };
@@ -108,6 +118,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let worked = Worked { answered, took_us: micros(took), cpu_us: micros(cpu) };
     println!("{}", serde_json::to_string(&worked)?);
     Ok(())
+}
+
+/// Takes a good part of a core until the process ends.
+fn burn() {
+    loop {
+        (0..5_000_000_u32).for_each(|round| _ = std::hint::black_box(round));
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// The server, and how many commits it made: the one thing that nobody sees from outside.

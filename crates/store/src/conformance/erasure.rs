@@ -280,7 +280,9 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
     let named = case.store.endpoint_named(TENANT, "phone".to_owned()).await;
     case.same("also by its uid", case.done("by uid", named), None);
     let left = case.done("endpoints", case.store.endpoints(TENANT).await);
-    case.same("the others stay", left, Arc::new(vec![Arc::new(bob), Arc::new(endpoint(3))]));
+    case.same("the others stay", left, Arc::new(vec![Arc::new(bob.clone()), Arc::new(endpoint(3))]));
+    let page = case.done("walk", case.store.endpoints_after(TENANT, None, 2).await);
+    case.same("a page is as long as it may be", page, vec![Arc::new(bob), Arc::new(endpoint(3))]);
     case.finish(erasure, &[]).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     let tombstone = Endpoint { version: 1, ..theirs.tombstone() };

@@ -73,7 +73,7 @@ impl Register for Sqlite {
     async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
-            let found = select(conn, &vault, BY_ID, (document_number(kind), key(id)))?;
+            let found = select(conn, &vault, BY_ID, (document_number(kind), key(id)), 1)?;
             Ok(found.into_iter().next())
         };
         self.readers.read(read).await
@@ -88,7 +88,7 @@ impl Register for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
             let hidden = hide(&vault, kind, tenant, &name);
-            let found = select(conn, &vault, BY_NAME, (hidden,))?;
+            let found = select(conn, &vault, BY_NAME, (hidden,), 1)?;
             Ok(found.into_iter().next())
         };
         self.readers.read(read).await
@@ -104,24 +104,25 @@ impl Register for Sqlite {
     ) -> Result<Vec<Document>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let (kind, from) = (document_number(kind), derived::beyond(order, after.map(key)));
+        let limit = limit as usize;
         let newest_first = order == ListOrder::NewestFirst;
         let read = move |conn: &Connection| match tenant {
-            None if newest_first => select(conn, &vault, NEWEST_OF_KIND, (kind, from, limit)),
-            None => select(conn, &vault, OF_KIND, (kind, from, limit)),
-            Some(tenant) if newest_first => select(conn, &vault, NEWEST_OF_TENANT, (kind, from, limit, key(tenant.0))),
-            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, from, limit, key(tenant.0))),
+            None if newest_first => select(conn, &vault, NEWEST_OF_KIND, (kind, from), limit),
+            None => select(conn, &vault, OF_KIND, (kind, from), limit),
+            Some(tenant) if newest_first => select(conn, &vault, NEWEST_OF_TENANT, (kind, from, key(tenant.0)), limit),
+            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, from, key(tenant.0)), limit),
         };
         self.readers.read(read).await
     }
 }
 
-const OF_KIND: &str = "document WHERE kind = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
-const NEWEST_OF_KIND: &str = "document WHERE kind = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+const OF_KIND: &str = "document WHERE kind = ?1 AND id > ?2 ORDER BY id";
+const NEWEST_OF_KIND: &str = "document WHERE kind = ?1 AND id < ?2 ORDER BY id DESC";
 // By itself SQLite would walk everybody's.
 const OF_TENANT: &str =
-    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?4 AND id > ?2 ORDER BY id LIMIT ?3";
+    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id > ?2 ORDER BY id";
 const NEWEST_OF_TENANT: &str =
-    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?4 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id < ?2 ORDER BY id DESC";
 const BY_ID: &str = "document WHERE kind = ?1 AND id = ?2";
 const BY_NAME: &str = "document WHERE name = ?1";
 
@@ -190,18 +191,22 @@ fn remove(conn: &Connection, kind: DocumentKind, id: Key) -> rusqlite::Result<Op
     Ok(removed.and_then(whose))
 }
 
+/// The first documents that open, at most `limit`. The limit is not SQL's, for the reason that endpoints have.
 fn select(
     conn: &Connection,
     vault: &Vault,
     which: &'static str,
     params: impl rusqlite::Params,
+    limit: usize,
 ) -> Result<Vec<Document>, StoreError> {
     let doing = failed("read documents");
     let mut sql =
         conn.prepare_cached(&format!("SELECT kind, id, tenant, at_ms, sealed FROM {which}")).map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
     let mut documents = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while documents.len() < limit
+        && let Some(row) = rows.next().map_err(&doing)?
+    {
         documents.extend(document(conn, vault, row)?);
     }
     Ok(documents)

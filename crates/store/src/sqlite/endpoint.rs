@@ -157,7 +157,7 @@ impl Directory for Sqlite {
         };
         let from = super::derived::beyond(order, after.map(|id| key(id.0)));
         let tenant = tenant.map_or(0, |tenant| key(tenant.0));
-        let read = move |conn: &Connection| select(conn, &vault, which, (tenant, from, limit.into()));
+        let read = move |conn: &Connection| select(conn, &vault, which, (tenant, from), limit as usize);
         Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
     }
 
@@ -358,7 +358,7 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
 fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
-        found.extend(select(conn, vault, BY_ID, (key(id.0), 0, 1))?);
+        found.extend(select(conn, vault, BY_ID, (key(id.0), 0), 1)?);
     }
     Ok(found)
 }
@@ -367,17 +367,17 @@ fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endp
 pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for lane in lanes {
-        found.extend(select(conn, vault, BY_LANE, (key(lane.0), 0, 1))?);
+        found.extend(select(conn, vault, BY_LANE, (key(lane.0), 0), 1)?);
     }
     Ok(found)
 }
 
-const BY_ID: &str = "id = ?1 AND ?2 = ?2 LIMIT ?3";
-const BY_LANE: &str = "lane = ?1 AND ?2 = ?2 LIMIT ?3";
-const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
-const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC LIMIT ?3";
-const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
-const NEWEST: &str = "?1 = 0 AND status <> 3 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+const BY_ID: &str = "id = ?1 AND ?2 = ?2";
+const BY_LANE: &str = "lane = ?1 AND ?2 = ?2";
+const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id";
+const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC";
+const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id";
+const NEWEST: &str = "?1 = 0 AND status <> 3 AND id < ?2 ORDER BY id DESC";
 const BY_UID: &str = "SELECT id, sealed FROM endpoint WHERE uid = ?1";
 
 /// A tenant's endpoints, by id, from behind one.
@@ -388,15 +388,17 @@ pub(super) fn read_tenant(
     after: Option<EndpointId>,
     limit: usize,
 ) -> Result<Vec<Endpoint>, StoreError> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    select(conn, vault, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0)), limit))
+    select(conn, vault, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0))), limit)
 }
 
+/// The first endpoints that open, at most `limit`. The limit is not SQL's: rows of an erased subject stay until the
+/// erasure sweeps them, and a page that they shorten would read as the last page.
 fn select(
     conn: &Connection,
     vault: &Vault,
     which: &'static str,
-    params: (i64, i64, i64),
+    params: (i64, i64),
+    limit: usize,
 ) -> Result<Vec<Endpoint>, StoreError> {
     let doing = failed("read endpoints");
     let mut sql = conn
@@ -408,7 +410,9 @@ fn select(
         .map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
     let mut endpoints = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while endpoints.len() < limit
+        && let Some(row) = rows.next().map_err(&doing)?
+    {
         endpoints.extend(endpoint(conn, vault, row)?);
     }
     Ok(endpoints)

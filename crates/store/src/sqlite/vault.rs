@@ -393,12 +393,12 @@ impl Keys {
     }
 }
 
-/// Whether what was sealed under a key can be opened: it is there, and so is the one that wraps it.
 /// Whether the key that a value was sealed under is on the disk: not once it was destroyed.
 pub(super) fn can_open(conn: &Connection, sealed: &[u8]) -> Result<bool, StoreError> {
     is_on_disk(conn, super::sealed::key_of(sealed)?).map_err(failed("look for a key"))
 }
 
+/// Whether what was sealed under a key can be opened: it is there, and so is the one that wraps it.
 pub(super) fn is_on_disk(conn: &Connection, id: KeyId) -> rusqlite::Result<bool> {
     conn.prepare_cached(
         "SELECT 1 FROM data_key AS k WHERE k.id = ?1 AND (k.subject = x'' OR EXISTS

@@ -35,11 +35,18 @@ pub(super) fn folder(shape: Shape) -> Result<TempDir, CannotRun> {
     Ok(folder)
 }
 
-/// Takes away the index by which subjects are found.
-pub(super) fn drop_index(folder: &Path) -> Result<(), CannotRun> {
+/// Takes away the indexes by which subjects and tags are found.
+pub(super) fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
     let conn = Connection::open(folder.join("data").join("posthaste.db"));
-    let dropped = conn.and_then(|conn| conn.execute_batch("DROP INDEX endpoint_subject"));
-    dropped.map_err(|error| CannotRun(format!("the index cannot be dropped: {error}")))
+    let dropped = conn.and_then(|conn| {
+        conn.execute_batch(
+            "DROP INDEX endpoint_subject;
+             CREATE TABLE unindexed AS SELECT tag, endpoint FROM endpoint_tag;
+             DROP TABLE endpoint_tag;
+             ALTER TABLE unindexed RENAME TO endpoint_tag;",
+        )
+    });
+    dropped.map_err(|error| CannotRun(format!("the indexes cannot be dropped: {error}")))
 }
 
 /// Has some of the endpoints deliver to this URL, and starts the server.

@@ -63,13 +63,13 @@ impl Cut {
     }
 
     /// Makes one cut of two that were made of the same scope: it reaches as far as either, spares
-    /// what either spared, and says what the later one says, as [`Cuts::put`] does.
+    /// what either spared, and says what the later one says, as [`Cuts::put`] does. The endpoint that ends with a cut ends
+    /// when that cut is made, so the later one's is not taken over.
     pub fn merge(&mut self, later: Cut) {
         self.upto = self.upto.max(later.upto);
         self.cause = later.cause;
         self.at = later.at;
         self.spared.extend(later.spared);
-        self.endpoint = later.endpoint;
     }
 
     /// The state of what it covers.

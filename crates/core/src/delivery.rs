@@ -183,7 +183,8 @@ pub struct Verdict {
     pub status: Option<u16>,
     /// A valid `Retry-After` on a status that has one, counted from our clock.
     pub retry_after: Option<Duration>,
-    /// Who is to wait for the `Retry-After`, and whom a failure speaks against.
+    /// Who is to wait for the `Retry-After`, and whom a failure speaks against. The class `Credential` always speaks
+    /// against the credential.
     pub scope: VerdictScope,
     /// How long this delivery waits at least, by the channel's own rules, if it is tried again.
     pub least_wait: Option<Duration>,
@@ -254,6 +255,9 @@ pub struct Decision {
     pub last_cause: Option<Cause>,
     /// For [`Delivery::compact`].
     pub compact: Compact,
+    /// Whether the wait is this delivery's own, asked for by its endpoint or its channel: then no hold keeps it, and a
+    /// recovery of the lane does not shorten it.
+    pub keeps_wait: bool,
     /// What others must wait for, and who: never [`VerdictScope::Endpoint`], whose delivery waits by itself.
     pub hold: Option<(VerdictScope, Hold)>,
     /// Whether its strict lane stops behind it, by the same commit.
@@ -276,6 +280,7 @@ impl Decision {
             limited_in_a_row: delivery.limited_in_a_row,
             last_cause: delivery.last_cause,
             compact: delivery.compact,
+            keeps_wait: false,
             hold: None,
             pauses_lane: false,
             endpoint_change: None,
@@ -310,6 +315,7 @@ pub fn settle(
         limited_in_a_row: 0,
         // Whatever becomes of this one, the others were asked to wait as well.
         hold: asked_hold(verdict, given, now, roll),
+        keeps_wait: verdict.least_wait.is_some() || verdict.scope == VerdictScope::Endpoint,
         endpoint_change: endpoint_change(verdict),
         ..Decision::none(delivery, given.strict)
     };
@@ -342,10 +348,11 @@ pub fn settle(
         Class::Gone => decision.state = State::Dead { at: now, cause: Cause::EndpointGone },
         Class::TooLarge if delivery.compact == Compact::Spare => {
             decision.compact = Compact::InUse;
-            decision.state = if delivery.expiry.is_over(now) {
+            let due = least_due(verdict, given, now, roll);
+            decision.state = if delivery.expiry.is_over(due) {
                 State::Expired { at: now }
             } else {
-                State::Retry { due: now, cause: verdict.cause }
+                State::Retry { due, cause: verdict.cause }
             };
         }
         Class::TooLarge => decision.state = State::Dead { at: now, cause: verdict.cause },
@@ -422,6 +429,12 @@ fn taken(delivery: &Delivery, now: Timestamp) -> State {
 fn asked_until(verdict: &Verdict, policy: &Policy, now: Timestamp, roll: Roll) -> Option<Timestamp> {
     let asked = verdict.retry_after.filter(|wait| !wait.is_zero())?.min(policy.retry_after_max());
     Some(now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD))
+}
+
+/// The earliest next attempt that receiver and channel allow.
+fn least_due(verdict: &Verdict, given: &Circumstances<'_>, now: Timestamp, roll: Roll) -> Timestamp {
+    let asked = asked_until(verdict, given.policy, now, roll).unwrap_or(now);
+    asked.max(now + verdict.least_wait.unwrap_or_default())
 }
 
 fn try_again(

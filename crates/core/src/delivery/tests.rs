@@ -348,6 +348,13 @@ fn a_429_with_a_retry_after_of_zero_is_not_a_bare_one() {
 }
 
 #[test]
+fn a_compact_payload_waits_as_the_channel_asks() {
+    let delivery = Delivery { compact: Compact::Spare, ..first_try() };
+    let verdict = Verdict { least_wait: Some(seconds(60)), ..answered(413) };
+    assert_eq!(wait_of(&settled(&delivery, &verdict)), seconds(60));
+}
+
+#[test]
 fn a_compact_payload_is_not_tried_after_the_ttl() {
     let delivery = Delivery { compact: Compact::Spare, expiry: Expiry::At(NOW), ..first_try() };
     assert_eq!(settled(&delivery, &answered(413)).state, State::Expired { at: NOW });

@@ -230,8 +230,9 @@ impl Queue {
         }
     }
 
-    /// Makes one due that waits for its time, because somebody asks for it; the gates still hold. Nothing is written:
-    /// whoever reads its row again finds the time it had.
+    /// Makes one due that waits for its time, because its owner asks for it. Gates and holds of its lane stay; a wait
+    /// that its endpoint asked for that delivery alone ends. Nothing is written: a later read of its row finds the time
+    /// it had.
     pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
         let hurried = match item.delivery.state {

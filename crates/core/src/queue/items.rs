@@ -18,6 +18,8 @@ pub(super) struct Item {
     pub(super) number: u32,
     pub(super) place: Place,
     pub(super) stage: Stage,
+    /// [`crate::delivery::Decision::keeps_wait`] of its last attempt.
+    pub(super) keeps_wait: bool,
 }
 
 /// Kept by number, so that a full table of ids is small: most of a window's memory is here.

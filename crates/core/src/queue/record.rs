@@ -71,16 +71,16 @@ impl Queue {
 
     /// Whether a retry is better kept: its destination fails, and a recovery makes it due at once.
     fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
-        let is_retry = matches!(self.items[&id].delivery.state, State::Retry { .. });
-        if !is_retry || self.items.len() >= self.limits.window / 4 * 3 {
+        let item = &self.items[&id];
+        let is_retry = matches!(item.delivery.state, State::Retry { .. });
+        if !is_retry || item.keeps_wait || self.items.len() >= self.limits.window / 4 * 3 {
             return false;
         }
-        let item = &self.items[&id];
         if self.lane_ref(item.lane).kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
             // Those that wait must not keep out what could go.
             return false;
         }
-        let index = self.items[&id].lane;
+        let index = item.lane;
         let destination = self.lane_mut(index).destination.as_mut();
         destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
     }
@@ -101,6 +101,7 @@ impl Queue {
         }
         item.stage = Stage::Recording;
         item.place = decision.place;
+        item.keeps_wait = decision.keeps_wait;
         Record {
             delivery: item.delivery.clone(),
             attempts_before,

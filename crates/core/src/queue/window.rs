@@ -372,7 +372,7 @@ impl Queue {
     pub(super) fn insert(&mut self, delivery: Delivery, place: Place, stage: Stage) {
         let index = self.lane(delivery.lane);
         self.lane_mut(index).kept[delivery.tier.index()] += 1;
-        self.items.insert(Item { delivery, lane: index, number: 0, place, stage });
+        self.items.insert(Item { delivery, lane: index, number: 0, place, stage, keeps_wait: false });
     }
 
     /// Lets one wait for its due time; when that has come it is ready at once.

@@ -63,6 +63,7 @@ impl Channel for Toy {
         match answer.excerpt {
             b"you alone" => waits(VerdictScope::Endpoint),
             b"all of you" => waits(VerdictScope::Lane),
+            b"all with your key" => waits(VerdictScope::Credential),
             b"much later" => {
                 Verdict { least_wait: Some(Duration::from_secs(900)), ..Verdict::of(Cause::InternalError) }
             }
@@ -196,18 +197,21 @@ async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
     world.stop().await;
 }
 
+/// A lane without a credential of its own stands for its credential.
 #[tokio::test]
-async fn retry_after_of_lane_scope_holds_the_lane() {
-    let world = World::start().await;
-    let receiver = receiver_saying("all of you").await;
-    let toy = world.endpoint(&receiver, &[TOY]).await;
-    let first = world.send(&toy).await;
-    world.until_tried(first).await;
-    let second = world.send(&toy).await;
-    let held = |view: &View| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
-    world.until(second, held).await;
-    assert_eq!(receiver.requests().len(), 1);
-    world.stop().await;
+async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
+    for words in ["all of you", "all with your key"] {
+        let world = World::start().await;
+        let receiver = receiver_saying(words).await;
+        let toy = world.endpoint(&receiver, &[TOY]).await;
+        let first = world.send(&toy).await;
+        world.until_tried(first).await;
+        let second = world.send(&toy).await;
+        let held = |view: &View| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
+        world.until(second, held).await;
+        assert_eq!(receiver.requests().len(), 1);
+        world.stop().await;
+    }
 }
 
 #[tokio::test]

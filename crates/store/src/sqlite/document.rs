@@ -119,8 +119,7 @@ impl Register for Sqlite {
 const OF_KIND: &str = "document WHERE kind = ?1 AND id > ?2 ORDER BY id";
 const NEWEST_OF_KIND: &str = "document WHERE kind = ?1 AND id < ?2 ORDER BY id DESC";
 // By itself SQLite would walk everybody's.
-const OF_TENANT: &str =
-    "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id > ?2 ORDER BY id";
+const OF_TENANT: &str = "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id > ?2 ORDER BY id";
 const NEWEST_OF_TENANT: &str =
     "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id < ?2 ORDER BY id DESC";
 const BY_ID: &str = "document WHERE kind = ?1 AND id = ?2";

@@ -40,11 +40,11 @@ impl Signal {
         }
     }
 
-    /// What an outcome says of its own endpoint: a name that does not exist and a bad certificate are
-    /// the endpoint's failures, though not its neighbours'.
+    /// What an outcome says of its own lane: a name that does not exist and a bad certificate are
+    /// failures of the lane, though not of its neighbours at the same host.
     pub fn of_endpoint(verdict: &Verdict) -> Self {
         match verdict.class {
-            Class::Limited => Self::Failure,
+            Class::Limited if verdict.scope != VerdictScope::Endpoint => Self::Failure,
             _ => Self::of(verdict),
         }
     }

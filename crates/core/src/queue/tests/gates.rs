@@ -88,6 +88,30 @@ fn three_good_probes_close_it_and_what_waited_becomes_due_and_is_paced() {
 }
 
 #[test]
+fn recovery_does_not_shorten_a_wait_that_an_endpoint_asked_for_itself() {
+    let own_waits = [
+        Verdict {
+            retry_after: Some(seconds(3_600)),
+            scope: VerdictScope::Endpoint,
+            ..Verdict::of(Cause::TooManyRequests)
+        },
+        Verdict { least_wait: Some(seconds(3_600)), ..Verdict::of(Cause::AckTimeout) },
+    ];
+    for verdict in own_waits {
+        let mut queue = broken(100);
+        let until = at(33);
+        let throttled = exchange(&mut queue, until, &verdict, 1);
+        assert_eq!(throttled.len(), 1, "a probe goes");
+        let mut sent = Vec::new();
+        for second in 0..60 {
+            sent.extend(exchange(&mut queue, until + seconds(second), &OK, 1_000));
+        }
+        assert_eq!(queue.standing(until + seconds(60), LANE), Standing::Closed);
+        assert!(sent.len() > 10 && !sent.contains(&throttled[0]), "{verdict:?}: {sent:?}");
+    }
+}
+
+#[test]
 fn a_failed_probe_opens_it_again_for_longer() {
     let mut queue = broken(100);
     let first = why(&queue, NOW, 11).until.expect("it is open");

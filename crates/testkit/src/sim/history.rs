@@ -65,6 +65,8 @@ pub struct Request {
     pub status: Option<u16>,
     /// A valid Retry-After in that answer, in milliseconds.
     pub retry_after: Option<Ms>,
+    /// Whether that was asked of the whole lane, and not of this delivery alone.
+    pub asks_lane: bool,
 }
 
 /// Something that was asked for and when it was in force.

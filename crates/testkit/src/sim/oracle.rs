@@ -354,7 +354,8 @@ impl<'a> Facts<'a> {
                 }
                 // The delivery's own wait is on disk; what the lane was told dies with the node.
                 let own = later.delivery == request.delivery && later.attempt > request.attempt && !was_lost;
-                if own || crashed.is_none_or(|crash| later.left_at < crash) {
+                let held = request.asks_lane && crashed.is_none_or(|crash| later.left_at < crash);
+                if own || held {
                     let seen = format!(
                         "delivery {} left {} ms early for lane {}",
                         later.delivery,

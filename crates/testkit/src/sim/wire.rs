@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use posthaste_core::cause::Cause;
 use posthaste_core::classify;
-use posthaste_core::delivery::Verdict;
+use posthaste_core::delivery::{Verdict, VerdictScope};
 use posthaste_core::queue::Start;
 
 use super::history::{Ms, Request};
@@ -20,6 +20,12 @@ const PROBE_TIMEOUT: Ms = 10_000;
 const SERVICE: Ms = 20;
 /// How long a request waits there before it is shed.
 const WAITING_ROOM: Ms = 2_000;
+
+/// Of a receiver that throttles or browns out, one delivery in so many is asked to wait alone: by its id, so that no
+/// dice change.
+const THROTTLED_ALONE: u64 = 3;
+/// For so many seconds, where it browns out: longer than its breaker stays open.
+const ALONE_SECONDS: u64 = 200;
 
 /// What the sender will learn, and when.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +82,9 @@ impl Wire {
         if start.probe && after > PROBE_TIMEOUT {
             (after, verdict) = (PROBE_TIMEOUT, Verdict::of(Cause::Unknown));
         }
+        if start.delivery.raw().is_multiple_of(THROTTLED_ALONE) {
+            verdict = throttled_alone(mode, verdict);
+        }
         let request = self.log.len();
         self.log.push(Request {
             left_at: now,
@@ -88,6 +97,7 @@ impl Wire {
             cause: verdict.cause.code(),
             status: verdict.status,
             retry_after: verdict.retry_after.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(Ms::MAX)),
+            asks_lane: verdict.scope != VerdictScope::Endpoint,
         });
         let sends_receipt = verdict.status == Some(200) && self.rng.u32(..4) > 0;
         // Some receipts overtake the answer, some are late, some never come.
@@ -131,6 +141,15 @@ impl Wire {
         }
         *busy_until = begins + SERVICE;
         (begins + SERVICE - now, status(200, None))
+    }
+}
+
+/// The answer to a delivery that is asked to wait alone.
+fn throttled_alone(mode: Mode, answer: Verdict) -> Verdict {
+    match (mode, answer.status) {
+        (Mode::Throttle(_), _) => Verdict { scope: VerdictScope::Endpoint, ..answer },
+        (Mode::Brownout(_), Some(500)) => Verdict { scope: VerdictScope::Endpoint, ..status(429, Some(ALONE_SECONDS)) },
+        _ => answer,
     }
 }
 

@@ -114,6 +114,8 @@ enum Said {
 fn said(request: &Request) -> Said {
     match (request.status, request.cause) {
         (Some(200..=299), _) => Said::Success,
+        // One delivery alone is asked to wait: the receiver is well.
+        _ if !request.asks_lane => Said::Nothing,
         (Some(429 | 503), _) => Said::Overload,
         (Some(408 | 500..=599), _) => Said::Failure,
         (Some(_), _) => Said::Nothing,

@@ -54,6 +54,7 @@ fn request(delivery: u64, lane: u64, left_at: Ms, attempt: u16, status: u16) -> 
         cause: "ok",
         status: Some(status),
         retry_after: None,
+        asks_lane: true,
     }
 }
 
@@ -319,6 +320,16 @@ fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
         it.crashes.push(Crash { at: 4_000, unsettled: Vec::new() });
     };
     assert_eq!(broken(after_a_crash), [""; 0], "what the lane was told dies with the node");
+    let not_of_the_lane = |it: &mut History| {
+        by_a_lane_mate(it);
+        it.requests[0].asks_lane = false;
+    };
+    assert_eq!(broken(not_of_the_lane), [""; 0], "the delivery alone was asked to wait");
+    let nor_by_itself = |it: &mut History| {
+        it.requests[0].retry_after = Some(8_000);
+        it.requests[0].asks_lane = false;
+    };
+    assert_eq!(broken(nor_by_itself), ["Retry-After is obeyed"]);
 }
 
 #[test]

@@ -32,6 +32,9 @@ impl WriterId {
 pub struct Key(u64);
 
 impl Key {
+    /// Higher than every key that is ever minted, and the highest that a column of SQLite holds.
+    pub const MAX: Self = Self::from_raw(u64::MAX >> 1);
+
     /// The `seq`th row of `writer`.
     pub fn new(writer: WriterId, seq: u64) -> Self {
         assert!(seq <= SEQ_MAX, "writer {} has used up its sequence", writer.0);

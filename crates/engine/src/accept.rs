@@ -33,7 +33,7 @@ pub const FANOUT_MAX: usize = 1_000;
 /// Endpoints that are read together for a message that names subjects or tags: as many as may want it.
 const SELECTED_PAGE: u32 = 1_000;
 
-/// Such pages that an accept reads before it leaves the rest to a job.
+/// Such pages that an accept reads for a message with a collapse key.
 const SELECTED_PAGES_MAX: usize = ENDPOINTS_LISTED_MAX / SELECTED_PAGE as usize;
 
 /// A message as a producer hands it in, checked at the edge.
@@ -365,8 +365,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Those that a message selects by subject and tag and that want it. A selector that means more than a page is
-    /// compared with the tenant's list, which is in memory. Where there is no list, pages are read until they hold as
-    /// many candidates as a list would: with more than that, a job finds out who wants it.
+    /// compared with the tenant's list, which is in memory. A tenant with too many endpoints for a list leaves the
+    /// selection to a job; a message with a collapse key needs it now, and as many pages are read as a list would hold.
     async fn selected(
         &self,
         new: &NewMessage,
@@ -384,10 +384,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
             if next.is_none() {
                 return Ok(Recipients::Few(wanted));
             }
-            if after.is_none()
-                && let Some(listed) = self.listed(new, known).await?
-            {
-                return Ok(listed);
+            if after.is_none() {
+                if let Some(listed) = self.listed(new, known).await? {
+                    return Ok(listed);
+                }
+                // A job reads the same pages. A collapse key cannot wait for it.
+                if new.collapse_key.is_none() {
+                    break;
+                }
             }
             after = next;
         }

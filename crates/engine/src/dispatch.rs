@@ -33,7 +33,7 @@ use posthaste_core::cut::{Cut, EndpointChange, Scope};
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::Standing;
-use posthaste_core::id::{DeliveryId, LaneId};
+use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
 use posthaste_core::state::State;
@@ -49,7 +49,6 @@ use late::Late;
 pub use pauses::PauseNumber;
 use pauses::Pauses;
 use soft::Remembered;
-pub(crate) use sweeper::EVERYTHING;
 use sweeper::Sweeper;
 
 /// Rows changed by one call: a group commit's worth.
@@ -309,7 +308,7 @@ impl Dispatch {
             Some(EndpointChange::Disabled) => self.pauses.disable(&mut self.queue, record.delivery.lane),
             // Also what is on its way here, or was not read since the start, has nowhere to go.
             Some(change @ (EndpointChange::Gone | EndpointChange::Deleted)) => {
-                let cut = Cut::new(Scope::Lane(record.delivery.lane), EVERYTHING, Cause::EndpointGone, now);
+                let cut = Cut::new(Scope::Lane(record.delivery.lane), Key::MAX, Cause::EndpointGone, now);
                 let endpoint = Some((record.delivery.endpoint, change));
                 self.cut(Cut { endpoint, ..cut }, None, None, effects);
             }

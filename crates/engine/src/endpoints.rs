@@ -11,7 +11,7 @@ use bytes::Bytes;
 use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
 use posthaste_core::cause::Cause;
 use posthaste_core::classify::{BadOverride, Overrides};
-use posthaste_core::id::{EndpointId, LaneId};
+use posthaste_core::id::{EndpointId, Key, LaneId};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::tier::Tier;
@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::destination::{self, Destination};
 use crate::dispatch::driver::Ended;
-use crate::dispatch::{Answer, Command, EVERYTHING, EndLane, LanePaused};
+use crate::dispatch::{Answer, Command, EndLane, LanePaused};
 use crate::engine::{Engine, NotDone, Sees};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
@@ -287,7 +287,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let endpoint = Some((id, EndpointChange::Deleted));
-        let end = EndLane { lane, upto: EVERYTHING, cause: Cause::EndpointDeleted, endpoint };
+        let end = EndLane { lane, upto: Key::MAX, cause: Cause::EndpointDeleted, endpoint };
         let answer = self.handle.ask(Command::EndLane(end, by)).await?;
         self.destinations.forget(id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::id::LaneId;
+use posthaste_core::id::{Key, LaneId};
 use posthaste_store::{Erasure, ErasureStep, Erasures, PauseScope, Session, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::dispatch::driver::{Ended, Handle};
-use crate::dispatch::{Answer, Command, EVERYTHING, EndLane};
+use crate::dispatch::{Answer, Command, EndLane};
 use crate::rest::rest;
 
 /// Erasures that take turns; later ones wait until one of these is done.
@@ -121,7 +121,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
 
     /// Whatever waits for an endpoint that is gone has ended, and nothing is left that a pause of it could hold.
     async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
-        let end = EndLane { lane, upto: EVERYTHING, cause: Cause::Erased, endpoint: None };
+        let end = EndLane { lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
         self.handle.ask(Command::EndLane(end, None)).await?;
         let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != Answer::Paused(vec![None]);
         if is_paused {

@@ -32,9 +32,6 @@ const SLICE: Duration = Duration::from_millis(200);
 /// How often the same is asked, and the median counts: a commit of others may be under way.
 const ASKED: usize = 5;
 
-/// Higher than every id there can be.
-const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
-
 /// Lanes that one message goes to, each many times over: a lane of its own for each delivery would
 /// be one endpoint each.
 const CAMPAIGN_LANES: u64 = 100;
@@ -67,7 +64,7 @@ impl End {
 
     fn command(self) -> Command {
         let lane = Target(0).lane();
-        let end = |cause, endpoint| Command::EndLane(EndLane { lane, upto: EVERYTHING, cause, endpoint }, None);
+        let end = |cause, endpoint| Command::EndLane(EndLane { lane, upto: Key::MAX, cause, endpoint }, None);
         match self {
             Self::Unsubscribe => end(Cause::Unsubscribed, None),
             Self::EndpointGone => end(Cause::EndpointGone, Some((Target(0).endpoint().id, EndpointChange::Gone))),

@@ -15,7 +15,6 @@ use posthaste_store::{Act, By, Page, Pause, PauseScope, Query, Token};
 
 use super::call::Call;
 use super::counts::Watched;
-use super::sweeper::EVERYTHING;
 use super::{Departure, Dispatch, Effect, pauses};
 
 /// Tells an answer's asker.
@@ -135,7 +134,7 @@ impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::Cancel(message, by) => {
-                let cut = Cut::new(Scope::Message(message), EVERYTHING, Cause::Cancelled, now);
+                let cut = Cut::new(Scope::Message(message), Key::MAX, Cause::Cancelled, now);
                 self.cut(cut, by, Some(ticket), effects);
             }
             Command::EndLane(EndLane { lane, upto, cause, endpoint }, by) => {

@@ -13,7 +13,6 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start, Token};
 
 use super::call::Call;
-use super::sweeper::EVERYTHING;
 use super::{Departure, Dispatch, Effect, late};
 
 /// Rows in one page of what a crash left: small enough to share the store with others.
@@ -228,7 +227,7 @@ impl Dispatch {
             self.lanes_asked.remove(&lane);
             // A lane without an endpoint has nowhere to send to.
             if !found.iter().any(|settings| settings.lane == lane) {
-                self.cut(Cut::new(Scope::Lane(lane), EVERYTHING, Cause::EndpointGone, now), None, None, effects);
+                self.cut(Cut::new(Scope::Lane(lane), Key::MAX, Cause::EndpointGone, now), None, None, effects);
             } else if self.queue.lacks_settings(lane) {
                 // What was read is older than what was told of meanwhile.
                 self.ask_for(lane);

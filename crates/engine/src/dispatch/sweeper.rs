@@ -30,8 +30,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// derived from it costs about as much again, and both together leave others nine tenths.
 const OTHERS: u32 = 19;
 
-/// Higher than every id there can be.
-pub(crate) const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
 /// Far longer than any accept takes: whoever waits for one has given up by then.
 const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
 /// Far longer than an arrival takes from the commit to the loop.

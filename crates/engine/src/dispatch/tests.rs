@@ -213,7 +213,7 @@ fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
 }
 
 fn end_lane(lane: LaneId) -> Command {
-    let (upto, cause) = (sweeper::EVERYTHING, Cause::Unsubscribed);
+    let (upto, cause) = (Key::MAX, Cause::Unsubscribed);
     Command::EndLane(EndLane { lane, upto, cause, endpoint: None }, None)
 }
 

@@ -12,8 +12,6 @@ use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
 use crate::row::{DeadLetterFilter, ListOrder, SWEEP_ENDS_MAX, Sweep, SweptRows};
 use crate::{Store, StoreError};
 
-const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
-
 impl<S: Store> Case<S> {
     async fn sweep(&self, sweep: Sweep, under_way: &[DeliveryId]) -> SweptRows {
         self.done("sweep", self.store.sweep(self.session(), sweep, under_way.to_vec()).await)
@@ -75,7 +73,7 @@ pub(super) async fn a_message_s_rows_are_swept_by_its_key<S: Store>(case: &Case<
     let scope = Scope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
     let behind = case.accept(&[Draft::to(1)]).await;
-    case.cut(scope, EVERYTHING, Cause::Cancelled, &[]).await;
+    case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
     case.same("no look at every row ends it", case.roll(0).await, Vec::new());
     case.same("its rows", case.sweep(Sweep::Cut(scope), &[]).await.ended, ids.clone());
     for id in ids {
@@ -129,7 +127,7 @@ pub(super) async fn a_sweep_ends_a_bounded_number_and_goes_on<S: Store>(case: &C
     case.done("accept", case.store.accept(case.session(), vec![own, other]).await);
     case.accept_one(Draft::to(3)).await;
     for scope in [message, lane] {
-        case.cut(scope, EVERYTHING, Cause::Cancelled, &[]).await;
+        case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
         let first = case.sweep(Sweep::Cut(scope), &[]).await;
         case.same("the first ones", (first.ended.len(), first.stopped_at), (many - 100, first.ended.last().copied()));
         let rest = case.sweep(Sweep::Cut(scope), &[]).await;
@@ -146,7 +144,7 @@ pub(super) async fn a_sweep_ends_a_bounded_number_and_goes_on<S: Store>(case: &C
 pub(super) async fn the_end_of_an_endpoint_is_filed_with_its_rows<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
     let scope = Scope::Lane(lane_id(1));
-    case.cut(scope, EVERYTHING, Cause::EndpointGone, &[]).await;
+    case.cut(scope, Key::MAX, Cause::EndpointGone, &[]).await;
     case.same("it has ended", case.sweep(Sweep::Cut(scope), &[]).await.ended, vec![waiting.id]);
     let filter = DeadLetterFilter::of(TenantId::from_raw(9));
     let page = case.done("list", case.store.dead_letters(filter, ListOrder::OldestFirst, None, MANY).await);
@@ -157,7 +155,7 @@ pub(super) async fn the_end_of_an_endpoint_is_filed_with_its_rows<S: Store>(case
 pub(super) async fn a_fenced_sweep_ends_nothing<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
     let scope = Scope::Lane(lane_id(1));
-    case.cut(scope, EVERYTHING, Cause::Cancelled, &[]).await;
+    case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
     let older = case.session();
     case.reopen().await;
     let swept = case.store.sweep(older, Sweep::Cut(scope), Vec::new()).await;

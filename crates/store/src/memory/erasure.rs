@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
@@ -119,8 +120,10 @@ impl Memory {
                 self.endpoints.remove(id);
                 self.lanes.remove(lane);
             } else {
-                // Deliveries to it may be about somebody else: their tenant is read from the endpoint.
+                // Deliveries to the endpoint may be about other subjects: their tenant is read from it.
                 self.turn_endpoint(*id, EndpointStatus::Deleted, Act::at(erase.at));
+                let cut = Cut::new(Scope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
+                self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
             }
             self.pauses.remove(&PauseScope::Lane(*lane));
         }

@@ -30,8 +30,6 @@ use crate::seeder::{Target, YOUNG};
 const ONE_IN: u64 = 10;
 /// Rows of a page, deliveries of a chunk.
 const ROWS: u32 = 500;
-/// Higher than every id there can be.
-const EVERYTHING: Key = Key::from_raw(u64::MAX >> 1);
 
 /// The process: prints how much more memory it took than the idle store, in KiB.
 pub fn main(folder: &str) -> ExitCode {
@@ -91,7 +89,7 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
     for target in ended {
         let scope = Scope::Lane(target.lane());
         let endpoint = Some((target.id(), EndpointChange::Gone));
-        let cut = Cut { scope, upto: EVERYTHING, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new(), endpoint };
+        let cut = Cut { scope, upto: Key::MAX, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new(), endpoint };
         store.cut(session, cut, None).await?;
         loop {
             let rows = store.sweep(session, Sweep::Cut(scope), Vec::new()).await?;

@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use posthaste_core::cause::Cause;
+use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
 use posthaste_core::state::State;
 use rusqlite::{Connection, OptionalExtension, Params};
 
@@ -17,7 +18,7 @@ use crate::journal::{Entries, Entry, Hidden};
 use crate::row::{EndpointStatus, PauseScope};
 use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
 use crate::sqlite::sealed::Names;
-use crate::sqlite::{endpoint, failed, pause, retention, vault};
+use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
 /// Rows that a step looks at.
@@ -91,14 +92,16 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
     let mut lanes = Vec::new();
     for (id, lane, sealed, tags) in &found {
         if !vault::can_open(conn, sealed)? {
+            let lane = LaneId(stored_key(*lane)?);
             if open.erasure.is_tenant {
                 endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(&doing)?;
                 execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
             } else {
-                // Deliveries to it may be about somebody else: their tenant is read from the row of the endpoint.
+                // Deliveries to the endpoint may be about other subjects: their tenant is read from its row, so the row
+                // stays. The cut ends them also when the process is killed before the dispatch loop makes its own.
                 endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
+                cut::put(conn, &Cut::new(Scope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at))?;
             }
-            let lane = LaneId(stored_key(*lane)?);
             pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
             lanes.push(lane);
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{docs, prove, tidy};
+use crate::{dependencies, docs, prove, tidy};
 use report::{Ended, Group, Report, Step, Tally};
 
 mod report;
@@ -25,7 +25,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     ci.command("format", Group::Checks, ci.cargo("fmt --all --check"));
     ci.chore("tidy", || tidy::run(root));
     ci.chore("docs", || docs::check(root));
-    ci.licences();
+    ci.chore("dependencies", || dependencies::check(root));
     ci.command("clippy", Group::Build, ci.cargo("clippy --workspace --all-targets --locked -- -D warnings"));
     ci.tests();
     ci.openapi();
@@ -47,16 +47,6 @@ impl Ci<'_> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(self.root).args(args.split(' '));
         cargo
-    }
-
-    fn licences(&mut self) {
-        if answers(self.cargo("deny --version")) {
-            let check = self.cargo("deny --locked check --hide-inclusion-graph licenses bans sources");
-            self.command("licences", Group::Checks, check);
-        } else {
-            let why = "cargo-deny is not installed: `scripts/test --install` installs it beside the build";
-            self.note("licences", Group::Checks, Ended::Skipped(why.to_owned()));
-        }
     }
 
     fn tests(&mut self) {

@@ -1,4 +1,4 @@
-//! The chores of this workspace: `cargo xtask ci`, `tidy`, `prove` and `docs`.
+//! The chores of this workspace: `cargo xtask ci`, `tidy`, `dependencies`, `prove` and `docs`.
 //!
 //! Start with [`ci`], the one door for checks, and [`tidy`], the house rules no lint knows.
 
@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod ci;
+mod dependencies;
 mod docs;
 mod prove;
 mod tidy;
@@ -27,6 +28,8 @@ enum Chore {
     Ci,
     /// The house rules that no compiler and no lint knows
     Tidy,
+    /// The licences and sources of all crates in the tree, and crates that are refused
+    Dependencies,
     /// One of the named proofs, optimised: NAME [--quick] [--seeds N] [--first S] [--json], or --list; and
     /// bench --against COMMIT [--pairs N] [--at-most RATIO]
     #[command(disable_help_flag = true)]
@@ -55,6 +58,7 @@ fn run(chore: Chore, root: &Path) -> Result<ExitCode> {
         Chore::Ci => return ci::run(root),
         Chore::Prove { args } => return prove::run(root, &args),
         Chore::Tidy => tidy::run(root)?,
+        Chore::Dependencies => dependencies::check(root)?,
         Chore::Docs { check: false } => docs::write(root)?,
         Chore::Docs { check: true } => docs::check(root)?,
     }

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_skipped_step_fails_a_build_machine_and_not_a_laptop() {
-        let steps = || vec![step("format", Ended::Passed), step("licences", Ended::Skipped("no tool".to_owned()))];
+        let steps = || vec![step("format", Ended::Passed), step("openapi", Ended::Skipped("no tool".to_owned()))];
         let (strict, lenient) = (Report::strict(steps()), Report::lenient(steps()));
         assert_eq!((strict.failed(), last_line(&strict)), (1, "1 passed, 1 failed".to_owned()));
         assert_eq!((lenient.failed(), last_line(&lenient)), (0, "1 passed, 0 failed, 1 skipped".to_owned()));
